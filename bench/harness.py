@@ -1,6 +1,6 @@
 """The harness of all measurements: options, provenance, records, programs, HTTP, turns.
 
-For the scripts beside it, in research/bench (after `import _path`) and in bindings/python/bench.
+For the scripts beside it, and after `import _path` in research/bench and bindings/python/bench.
 It needs Python's standard library alone.
 """
 

@@ -1,6 +1,6 @@
 """Tokens per second and block efficiency inside transformers, beside its own assisted generation with the same models.
 
-    python bench/generate.py [--tokens 64] [--prompts 8] [--json FILE]
+    python bench/generate.py [--tokens 64] [--count 8] [--record FILE]
 
 A random Llama and the draft of its first layer, as the tests have them, but wider and with distributions more like a language model's.
 Assisted generation drafts `depth` tokens with its schedule of lengths and its confidence threshold switched off, so that both
@@ -8,17 +8,16 @@ draft the same number; ways take turns, text by text. Block efficiency: tokens p
 that reads the prompt, which the others decode a token with. Answers are checked first: without sampling all texts must be equal.
 """
 
-import argparse
-import json
 import pathlib
 import statistics
 import sys
 import time
 
+import _path
+import harness
 import polydraft
 import polydraft.transformers
 import torch
-from provenance import provenance
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tests"))
 import tiny  # noqa: E402
@@ -67,7 +66,7 @@ def ways(draft, depth, temperature):
 
 def measure(model, counted, named, prompts, tokens, sampling):
     """Seconds, passes and texts of every way, by prompt; the first one is for warming up."""
-    seconds, passes, texts = ({name: [] for name in named} for _ in range(3))
+    seconds, passes, sequences = ({name: [] for name in named} for _ in range(3))
     for number, prompt in enumerate([prompts[0], *prompts]):
         for name, options in named.items():
             torch.manual_seed(number)
@@ -77,14 +76,12 @@ def measure(model, counted, named, prompts, tokens, sampling):
             if number:
                 seconds[name].append(time.perf_counter() - start)
                 passes[name].append(counted.passes)
-                texts[name].append(text.tolist())
-    return seconds, passes, texts
+                sequences[name].append(text.tolist())
+    return seconds, passes, sequences
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--prompts", type=int, default=8)
+    parser = harness.options(__doc__, "tokens", "count", "record", tokens=64, count=8)
     parser.add_argument("--depth", type=int, default=4)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=512)
@@ -92,24 +89,23 @@ def main():
     parser.add_argument("--scale", type=float, default=0.04)
     parser.add_argument("--damp", type=float, default=0.05, help="what later layers count beside the first")
     parser.add_argument("--peak", type=float, default=3.0, help="times the output matrix")
-    parser.add_argument("--json", metavar="FILE", help="a record besides the table")
     args = parser.parse_args()
     model, draft = pair(args)
     counted, rows = Counted(model), []
     seeded = torch.Generator().manual_seed(0)
-    prompts = [torch.randint(args.vocabulary, (1, 32), generator=seeded) for _ in range(args.prompts)]
+    prompts = [torch.randint(args.vocabulary, (1, 32), generator=seeded) for _ in range(args.count)]
     for temperature in (0, 1):
         sampling = {"do_sample": True, "top_k": 0} if temperature else {"do_sample": False}
         named = ways(draft, args.depth, temperature)
-        seconds, passes, texts = measure(model, counted, named, prompts, args.tokens, sampling)
+        seconds, passes, sequences = measure(model, counted, named, prompts, args.tokens, sampling)
         if not temperature:
-            assert all(text == texts["plain"] for text in texts.values()), "texts without sampling differ"
+            assert all(text == sequences["plain"] for text in sequences.values()), "texts without sampling differ"
         for name in named:
-            prompt_passes = args.prompts if name.startswith("polydraft") else 0
+            prompt_passes = args.count if name.startswith("polydraft") else 0
             row = {
                 "temperature": temperature,
                 "way": name,
-                "block_efficiency": args.tokens * args.prompts / (sum(passes[name]) - prompt_passes),
+                "block_efficiency": args.tokens * args.count / (sum(passes[name]) - prompt_passes),
                 "tokens_per_second": args.tokens / statistics.median(seconds[name]),
                 "gain": statistics.median(a / b for a, b in zip(seconds["plain"], seconds[name])),
             }
@@ -119,9 +115,9 @@ def main():
                 f"{row['tokens_per_second']:7.1f} tokens/s  {row['gain']:4.2f} of plain",
                 flush=True,
             )
-    if args.json:
-        record = {"provenance": provenance(), **vars(args), "rows": rows}
-        pathlib.Path(args.json).write_text(json.dumps(record, indent=1) + "\n")
+    if args.record:
+        file = vars(args).pop("record")
+        harness.write(file, {"provenance": harness.provenance(packages=_path.PACKAGES), **vars(args), "rows": rows})
 
 
 if __name__ == "__main__":

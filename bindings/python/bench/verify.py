@@ -1,21 +1,19 @@
 """What a verification step costs from Python, beside the step of the Rust bench on the same arrays.
 
     MATURIN_PEP517_ARGS="--features bench" pip install .     # or: maturin develop --release --features bench
-    RAYON_NUM_THREADS=2 python bench/verify.py [--vocabulary 128256] [--paths 4] [--depth 8] [--json FILE]
+    RAYON_NUM_THREADS=2 python bench/verify.py [--vocabulary 128256] [--paths 4] [--depth 8] [--record FILE]
 
 A step is what an engine has to do: from tokens, parents and logits to the emitted tokens. In Python that is one call,
 `polydraft.verify_arrays`. The two take turns; both must emit the same tokens for a seed. Medians of the ratio of neighbours.
 """
 
-import argparse
-import json
-import pathlib
 import statistics
 import time
 
+import _path
+import harness
 import numpy as np
 import polydraft
-from provenance import provenance
 
 
 def case(paths, depth, vocabulary, seed):
@@ -46,13 +44,13 @@ def measure(name, cases, rounds):
     for draft, draft_logits, target_logits in cases:
         tokens, parents, counts = draft.tokens, draft.parents, draft.counts
         for seed in range(rounds):
-            ((rust, said),) = polydraft._native._rust_step(verifier, draft, draft_logits, target_logits, [seed])
+            ((rust, expected),) = polydraft._native._rust_step(verifier, draft, draft_logits, target_logits, [seed])
             start = time.perf_counter()
             outcome = polydraft.verify_arrays(
                 tokens, parents, draft_logits, target_logits, seed, counts=counts, verifier=verifier
             )
             python = time.perf_counter() - start
-            assert outcome.tokens == said, (name, seed)
+            assert outcome.tokens == expected, (name, seed)
             if seed >= 2:
                 ratios.append(python / rust)
                 ours.append(python)
@@ -66,12 +64,10 @@ def measure(name, cases, rounds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.options(__doc__, "rounds", "record", rounds=21)
     parser.add_argument("--vocabulary", type=int, default=128_256)
     parser.add_argument("--paths", type=int, default=4)
     parser.add_argument("--depth", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--json", metavar="FILE", help="a record besides the table")
     args = parser.parse_args()
     cases = [case(args.paths, args.depth, args.vocabulary, seed) for seed in range(3)]
     rows = []
@@ -82,20 +78,9 @@ def main():
             f"{name:>16}  python {row['python_ms']:7.2f} ms  rust {row['rust_ms']:7.2f} ms  ratio {row['ratio']:.3f}",
             flush=True,
         )
-    if args.json:
-        pathlib.Path(args.json).write_text(
-            json.dumps(
-                {
-                    "provenance": provenance(),
-                    "vocabulary": args.vocabulary,
-                    "paths": args.paths,
-                    "depth": args.depth,
-                    "rows": rows,
-                },
-                indent=1,
-            )
-            + "\n"
-        )
+    if args.record:
+        file = vars(args).pop("record")
+        harness.write(file, {"provenance": harness.provenance(packages=_path.PACKAGES), **vars(args), "rows": rows})
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ impl Row<'_> {
         }
     }
 
-    /// How many numbers.
+    /// Number of values.
     pub fn len(self) -> usize {
         match self {
             Self::F32(row) => row.len(),
@@ -52,7 +52,7 @@ impl Row<'_> {
         }
     }
 
-    /// The same numbers, as probabilities are stored.
+    /// Copies the values to f64, the type of probabilities.
     pub fn to_vec(self) -> Vec<f64> {
         match self {
             Self::F32(row) => row.iter().map(|x| f64::from(*x)).collect(),
@@ -62,7 +62,7 @@ impl Row<'_> {
 }
 
 /// One array.
-enum Held<'py> {
+enum ReadableArray<'py> {
     F32(PyReadonlyArrayDyn<'py, f32>),
     F64(PyReadonlyArrayDyn<'py, f64>),
 }
@@ -70,7 +70,7 @@ enum Held<'py> {
 /// Arrays whose rows are looked at while this lives.
 pub struct Rows<'py> {
     what: &'static str,
-    parts: Vec<Held<'py>>,
+    parts: Vec<ReadableArray<'py>>,
 }
 
 impl<'py> Rows<'py> {
@@ -79,13 +79,15 @@ impl<'py> Rows<'py> {
         let rows = value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>();
         let nested = rows && value.get_item(0).is_ok_and(|first| first.extract::<f64>().is_err());
         if !nested {
-            return Ok(Self { what, parts: vec![held(what, value, 2)?] });
+            return Ok(Self { what, parts: vec![readable_array(what, value, 2)?] });
         }
         let parts = value.try_iter()?.map(|row| {
             let row = row?;
             match row.is_none() {
-                true => held(what, PyArray1::<f32>::zeros(row.py(), 0, false).as_any(), 1),
-                false => held(what, &row, 1),
+                true => {
+                    readable_array(what, PyArray1::<f32>::zeros(row.py(), 0, false).as_any(), 1)
+                }
+                false => readable_array(what, &row, 1),
             }
         });
         Ok(Self { what, parts: parts.collect::<Result<_>>()? })
@@ -93,7 +95,7 @@ impl<'py> Rows<'py> {
 
     /// A single row.
     pub fn one(what: &'static str, value: &Bound<'py, PyAny>) -> Result<Self> {
-        Ok(Self { what, parts: vec![held(what, value, 1)?] })
+        Ok(Self { what, parts: vec![readable_array(what, value, 1)?] })
     }
 
     /// The rows, first to last.
@@ -101,8 +103,12 @@ impl<'py> Rows<'py> {
         let mut rows = Vec::new();
         for part in &self.parts {
             match part {
-                Held::F32(array) => slices(self.what, array.as_array(), Row::F32, &mut rows)?,
-                Held::F64(array) => slices(self.what, array.as_array(), Row::F64, &mut rows)?,
+                ReadableArray::F32(array) => {
+                    slices(self.what, array.as_array(), Row::F32, &mut rows)?
+                }
+                ReadableArray::F64(array) => {
+                    slices(self.what, array.as_array(), Row::F64, &mut rows)?
+                }
             }
         }
         Ok(rows)
@@ -136,7 +142,11 @@ fn gaps(what: &str) -> Failure {
     ))
 }
 
-fn held<'py>(what: &str, value: &Bound<'py, PyAny>, dimensions: usize) -> Result<Held<'py>> {
+fn readable_array<'py>(
+    what: &str,
+    value: &Bound<'py, PyAny>,
+    dimensions: usize,
+) -> Result<ReadableArray<'py>> {
     let array = array(what, value)?;
     if array.ndim() != dimensions {
         let shape =
@@ -147,10 +157,10 @@ fn held<'py>(what: &str, value: &Bound<'py, PyAny>, dimensions: usize) -> Result
         )));
     }
     if let Ok(array) = array.cast::<numpy::PyArrayDyn<f32>>() {
-        return Ok(Held::F32(readable(what, array)?));
+        return Ok(ReadableArray::F32(readable(what, array)?));
     }
     match array.cast::<numpy::PyArrayDyn<f64>>() {
-        Ok(array) => Ok(Held::F64(readable(what, array)?)),
+        Ok(array) => Ok(ReadableArray::F64(readable(what, array)?)),
         Err(_) => {
             let got = array.dtype();
             Err(Failure::input(format!(

@@ -17,8 +17,8 @@ use crate::random::seeded;
 use crate::threads::work;
 use crate::verify::{self, PyVerifier};
 
-/// What a test of losslessness found. `verdict`: `pass`, `fail`, or `not-enough-data`; the G-test
-/// of the first tokens' joint distribution: its `statistic`, `freedom` and `p_value`; and at
+/// Result of a test of losslessness. `verdict`: `pass`, `fail`, or `not-enough-data`; the G-test of
+/// the first tokens' joint distribution: its `statistic`, `freedom` and `p_value`; and at
 /// temperature 0 the sequences that were equal to plain decoding's (`greedy_equal`), diverged at a
 /// tie within rounding (`greedy_ties`) or differed (`greedy_different`).
 #[pyclass(name = "Certificate", module = "polydraft", frozen, get_all)]
@@ -44,10 +44,10 @@ impl PyCertificate {
 
 /// With fewer degrees of freedom the test can hardly fail.
 const ENOUGH: usize = 20;
-/// How far apart logits may be that are one number computed in two ways.
+/// Largest difference between logits that only differ by rounding.
 const ROUNDING: f32 = 1e-3;
 
-/// What is tested.
+/// Settings of a test.
 struct Test<'a> {
     verifier: &'a PyVerifier,
     drafting: Drafting,

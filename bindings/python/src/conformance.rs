@@ -10,9 +10,9 @@ use crate::errors::{Failure, Result, lock};
 use crate::tables::PyTableModel;
 use crate::threads::work;
 use crate::tree::PyTree;
-use crate::{tree, verify};
+use crate::verify;
 
-/// What a verifier does with the drafts of one tree: expected tokens per target pass
+/// Exact results of a verifier on the drafts of one tree: expected tokens per target pass
 /// (`block_efficiency`), the largest difference between the probability of a sequence and that
 /// under the target (`deviation`: rounding, or the verifier is wrong), and the number of different
 /// drafts (`trees`).
@@ -57,8 +57,10 @@ fn enumerated<T: Send>(
     draft: &PyTableModel,
     look: impl FnOnce(&mut dyn Verifier, &dyn Policy) -> Result<T> + Send,
 ) -> Result<T> {
-    let (verifier, tree) = (verify::given(verifier)?, tree::given(tree)?);
-    let (verifier, tree) = (verifier.get(), tree.get());
+    let verifier = verify::given(verifier)?;
+    let verifier = verifier.get();
+    let tree = verifier.tree(tree)?;
+    let tree = tree.get();
     within(tree, draft)?;
     work(py, || look(verifier.build()?.as_mut(), lock(&tree.policy).as_ref()))
 }

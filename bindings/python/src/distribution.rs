@@ -11,8 +11,8 @@ use crate::errors::{Failure, Result};
 use crate::random;
 use crate::threads::work;
 
-/// How a model's logits become the distribution that tokens are drawn from: temperature (0 takes
-/// the largest logit always), then top-k, top-p and min-p, in the order of Hugging Face
+/// Sampling settings, which turn logits into the distribution of the next token: temperature (0
+/// takes the largest logit always), then top-k, top-p and min-p, in the order of Hugging Face
 /// transformers.
 ///
 /// >>> Sampling(temperature=0.7, top_p=0.9)
@@ -93,7 +93,7 @@ impl From<Distribution> for PyDistribution {
 }
 
 impl PyDistribution {
-    /// That another one is over the same tokens.
+    /// Checks that another distribution has the same vocabulary.
     fn check(&self, other: &Self) -> Result<()> {
         let (expected, got) = (self.probs.vocabulary(), other.probs.vocabulary());
         match got == expected {
@@ -285,7 +285,7 @@ impl<'py> Distributions<'py> {
         Ok(Self::Logits(Rows::new(what, value)?, sampling.unwrap_or_default().settings))
     }
 
-    /// What can be looked at without the interpreter.
+    /// Returns a view that can be read without the GIL.
     pub fn view(&self) -> Result<DistributionsView<'_>> {
         Ok(match self {
             Self::Made(distributions) => DistributionsView::Made(distributions),
@@ -303,7 +303,7 @@ pub enum DistributionsView<'a> {
 }
 
 impl DistributionsView<'_> {
-    /// How many there are.
+    /// Number of distributions.
     pub fn len(&self) -> usize {
         match self {
             Self::Made(distributions) => distributions.len(),

@@ -1,6 +1,7 @@
 //! A draft: a tree of tokens that knows how each was drawn.
 
 use numpy::{PyArray1, PyArray2};
+use polydraft::policy::TreeChoice;
 use polydraft::{Draft, DraftTree, Drafting, Draws, Growth, NodeId, Policy, Token};
 use pyo3::prelude::*;
 use rayon::prelude::*;
@@ -18,7 +19,8 @@ use crate::{arrays, pool, random};
 /// so that row i of the target's logits belongs to node i.
 ///
 /// `Draft(tree, root, depth)` is grown level by level with the draft model's distributions, and no
-/// deeper than `depth`: what room there is left, never anything that depends on tokens.
+/// deeper than `depth`: what room there is left, never anything that depends on tokens. `tree` is a
+/// `Tree` or the name of one for no verifier, so that `3,2,1` and `binary` are drawn i.i.d.
 ///
 /// >>> draft = Draft("paths:3,2")
 /// >>> while (nodes := draft.frontier()):
@@ -32,7 +34,7 @@ pub struct PyDraft {
     pub draft: Draft,
     tree: Option<Py<PyTree>>,
     /// Nodes below this have been asked.
-    asked: usize,
+    first_open: usize,
     /// Tokens of a path at most.
     depth: usize,
     root: Token,
@@ -53,8 +55,8 @@ impl Drop for PyDraft {
 impl PyDraft {
     /// One that was drawn elsewhere, after the token `root`.
     pub fn taken_over(draft: Draft, root: Token) -> Self {
-        let asked = draft.tree().len();
-        Self { draft, tree: None, asked, depth: 0, root }
+        let first_open = draft.tree().len();
+        Self { draft, tree: None, first_open, depth: 0, root }
     }
 
     fn frontier_of(&self, policy: &dyn Policy) -> Vec<NodeId> {
@@ -62,7 +64,7 @@ impl PyDraft {
         let within = |node: &NodeId| {
             tree.depth(*node) < self.depth && policy.may_grow(&self.draft.path(*node))
         };
-        (self.asked..tree.len()).filter(within).collect()
+        (self.first_open..tree.len()).filter(within).collect()
     }
 
     fn array<'py, T: numpy::Element>(
@@ -90,8 +92,9 @@ impl PyDraft {
     #[new]
     #[pyo3(signature = (tree, root=0, depth=None))]
     fn new(tree: &Bound<'_, PyAny>, root: Token, depth: Option<usize>) -> Result<Self> {
-        let (tree, depth) = (tree::given(tree)?.unbind(), depth.unwrap_or(usize::MAX));
-        Ok(Self { draft: Draft::new(), tree: Some(tree), asked: 0, depth, root })
+        let (tree, depth) =
+            (tree::given(tree, &TreeChoice::default())?.unbind(), depth.unwrap_or(usize::MAX));
+        Ok(Self { draft: Draft::new(), tree: Some(tree), first_open: 0, depth, root })
     }
 
     /// The nodes whose next-token distribution the tree asks for now; empty when it is complete.
@@ -143,7 +146,7 @@ impl PyDraft {
             }
             Ok(())
         })?;
-        self.asked = before;
+        self.first_open = before;
         Ok(())
     }
 
@@ -214,8 +217,8 @@ impl PyDraft {
             }
             Ok(draft)
         })?;
-        let asked = draft.tree().len();
-        Ok(Self { draft, tree: None, asked, depth: 0, root })
+        let first_open = draft.tree().len();
+        Ok(Self { draft, tree: None, first_open, depth: 0, root })
     }
 
     /// Takes a tree that somebody else has drawn. Arrays have an entry for each node, the root
@@ -317,7 +320,7 @@ impl PyDraft {
             }
             Ok(draft)
         })?;
-        Ok(Self { draft, tree: None, asked: nodes, depth: 0, root: tokens[0] })
+        Ok(Self { draft, tree: None, first_open: nodes, depth: 0, root: tokens[0] })
     }
 
     /// Number of nodes, the root included.
@@ -351,7 +354,7 @@ impl PyDraft {
         self.array(py, |tree, node| tree.depth(node) as i64)
     }
 
-    /// How often each node was drawn, 0 for the root: int64 `[nodes]`.
+    /// Number of draws of each node, 0 for the root: int64 `[nodes]`.
     #[getter]
     fn counts<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
         self.array(py, |tree, node| tree.draws(node) as i64)

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use polydraft_engine::{Drafter, DrafterKind, Model, ModelDrafter, ModelInfo, CombinedDrafter};
+use polydraft_engine::{CombinedDrafter, Drafter, DrafterKind, Model, ModelDrafter, ModelInfo};
 use pyo3::prelude::*;
 
 use crate::errors::{Failure, Result, wrong_type};
-use crate::models::{self, Drafts, Language, Options};
+use crate::models::{self, Drafts, Options};
+use crate::names::NONE;
 use crate::tables::PyTableModel;
 use crate::threads::work;
 
@@ -27,8 +28,28 @@ pub enum DraftArgument<'py> {
     Other(Bound<'py, PyAny>),
 }
 
+/// Draft named by a word instead of files. Other names are resolved where models are loaded.
+enum Word {
+    /// The default of the program.
+    Auto,
+    /// Nothing.
+    None,
+    /// A drafter without a model.
+    Kind(DrafterKind),
+}
+
+impl Word {
+    fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "auto" => Some(Self::Auto),
+            NONE => Some(Self::None),
+            name => DrafterKind::named(name).map(Self::Kind),
+        }
+    }
+}
+
 impl DraftArgument<'_> {
-    /// Whether one is given as a table.
+    /// Returns whether one of them is a table.
     pub fn has_table(&self) -> bool {
         match self {
             Self::Name(_) => false,
@@ -37,12 +58,10 @@ impl DraftArgument<'_> {
         }
     }
 
-    /// Whether some of them have files.
+    /// Returns whether some of them have files.
     pub fn has_files(&self) -> bool {
-        let is_kind =
-            |name: &str| matches!(name, "auto" | "none") || DrafterKind::named(name).is_some();
         match self {
-            Self::Name(name) => !is_kind(name),
+            Self::Name(name) => Word::from_name(name).is_none(),
             Self::Names(all) => all.iter().any(|draft| {
                 draft.extract::<DraftArgument<'_>>().is_ok_and(|draft| draft.has_files())
             }),
@@ -56,9 +75,11 @@ impl DraftArgument<'_> {
             path_of("draft", value).map(|path| path.to_string_lossy().into_owned())
         };
         Ok(match self {
-            Self::Name(name) if name == "auto" => Drafts::Auto,
-            Self::Name(name) if name == "none" => Drafts::None,
-            Self::Name(name) => Drafts::Named(vec![name]),
+            Self::Name(name) => match Word::from_name(&name) {
+                Some(Word::Auto) => Drafts::Auto,
+                Some(Word::None) => Drafts::None("\"none\""),
+                _ => Drafts::Named(vec![name]),
+            },
             Self::Names(all) => {
                 stand_beside_others(&all)?;
                 Drafts::Named(all.iter().map(path).collect::<Result<_>>()?)
@@ -75,18 +96,11 @@ pub fn drafter(
     draft: &DraftArgument<'_>,
     how: &Options,
 ) -> Result<Option<Box<dyn Drafter>>> {
-    let draft = match draft {
-        DraftArgument::Name(name) if name == "auto" || name == "none" => return Ok(None),
-        DraftArgument::Name(name)
-            if name == "mtp" || name == "self" || name.starts_with("self:") =>
-        {
-            return Err(Failure::unsupported(format!(
-                "draft {name}: expected a target with weights and no tables, got a table"
-            )));
-        }
-        DraftArgument::Name(name) => match DrafterKind::named(name) {
-            Some(kind) => return Ok(Some(kind.build(target)?)),
-            None => name.into_pyobject(py).map_err(PyErr::from)?.into_any(),
+    let model = match draft {
+        DraftArgument::Name(name) => match Word::from_name(name) {
+            Some(Word::Auto | Word::None) => return Ok(None),
+            Some(Word::Kind(kind)) => return Ok(Some(kind.build(target)?)),
+            None => work(py, || models::load_draft(name, how))?,
         },
         DraftArgument::Names(all) => {
             stand_beside_others(all)?;
@@ -101,11 +115,13 @@ pub fn drafter(
                 _ => Some(Box::new(CombinedDrafter::new(all)?)),
             });
         }
-        DraftArgument::Other(value) => value.clone(),
-    };
-    let model = match table(&draft) {
-        Some(table) => table,
-        None => one("draft", py, &draft, how.draft_dtype.as_ref().or(how.dtype.as_ref()), how)?.0,
+        DraftArgument::Other(value) => match table(value) {
+            Some(table) => table,
+            None => {
+                let path = path_of("draft", value)?;
+                work(py, || models::load_draft(&path.to_string_lossy(), how))?
+            }
+        },
     };
     Ok(Some(Box::new(ModelDrafter::new(model, &target.vocabulary)?)))
 }
@@ -115,26 +131,13 @@ fn stand_beside_others(all: &[Bound<'_, PyAny>]) -> Result<()> {
     if all.is_empty() {
         return Err(Failure::input("draft=: expected at least one draft, got an empty list"));
     }
-    let named = all.iter().filter_map(|draft| draft.extract::<String>().ok());
-    match named.into_iter().find(|name| name == "auto" || name == "none") {
+    let mut named = all.iter().filter_map(|draft| draft.extract::<String>().ok());
+    match named.find(|name| matches!(Word::from_name(name), Some(Word::Auto | Word::None))) {
         Some(name) => Err(Failure::input(format!(
             "draft={name:?} stands alone: expected drafts by their names in a list"
         ))),
         None => Ok(()),
     }
-}
-
-/// A model by its path, in this weight type if there is one.
-pub fn one(
-    role: &'static str,
-    py: Python<'_>,
-    value: &Bound<'_, PyAny>,
-    dtype: Option<&String>,
-    how: &Options,
-) -> Result<(Box<dyn Model>, Option<Language>)> {
-    let path = path_of(role, value)?;
-    let (model, language) = work(py, || models::load_one(&path, dtype, how))?;
-    Ok((model, Some(language)))
 }
 
 /// Reads the name of a file, or of a model on the hub.

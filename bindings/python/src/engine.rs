@@ -10,13 +10,13 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::distribution::PySampling;
-use crate::drafts::{DraftArgument, drafter, one, path_of, table};
+use crate::drafts::{DraftArgument, drafter, path_of, table};
 use crate::errors::{Failure, Result, lock};
 use crate::models::{Copies, DraftTokens, Drafts, Facts, Language, Options};
-use crate::names::Named;
+use crate::names::{NONE, Named};
 use crate::session::{self, PyGeneration, PySession};
 use crate::threads::work;
-use crate::tree::Beside;
+use crate::tree::{self, Beside};
 use crate::{arrays, models, random, verify};
 
 /// A target model, its draft and any number of sessions.
@@ -27,7 +27,7 @@ use crate::{arrays, models, random, verify};
 /// that is faster, else n-grams; none for a table); a model, a draft head, a table of n-grams or a
 /// `TableModel`; `"self"` (a quantised self-draft, in 5 or 4 bits; `"self:q8_0"` in 8), `"mtp"` (a
 /// layer that the model brings), `"ngram"` (the tokens that the sequence repeats); several as a
-/// list, each of which draws a path; or none for plain decoding.
+/// list, each of which draws a path; or `"none"` for plain decoding.
 ///
 /// `dtype` and `draft_dtype`: the weight types, such as `"f32"`, `"bf16"`, `"q8_0"`, `"file"`
 /// (default: as the file of a GGUF has them, else f32). `copies`: where the quantised self-draft is
@@ -37,8 +37,8 @@ use crate::{arrays, models, random, verify};
 /// into the draft's distribution (default: for heads and MTP layers). `draft_vocabulary`: tokens
 /// that the draft may propose, how many of the first or a file that lists them. `draft_layers`: the
 /// layers that a draft head reads. `cache_type`: the KV cache's type, `"f32"` or `"f16"`.
-/// `acceptance`: a file of measured acceptances, from which sequoia trees are made. `offline`:
-/// never use the network.
+/// `acceptance`: measured acceptances, from which sequoia trees are made, as numbers or a file of
+/// them (`Tree`). `offline`: never use the network.
 ///
 /// >>> target = TableModel({(): [0.9, 0.1], (0,): [0.2, 0.8]})
 /// >>> engine = Engine(target, TableModel({(): [0.5, 0.5]}))
@@ -51,7 +51,9 @@ pub struct PyEngine {
     pub engine: Arc<Mutex<Engine>>,
     language: Option<Language>,
     facts: Option<Facts>,
-    /// How many drafters there are.
+    /// The acceptances that sequoia trees are made from.
+    acceptance: Option<Vec<f64>>,
+    /// Number of drafters.
     drafters: usize,
     /// Number of tokens.
     #[pyo3(get)]
@@ -61,7 +63,7 @@ pub struct PyEngine {
     context: usize,
 }
 
-/// How drafts are sampled: all alike, or each path on its own.
+/// Sampling of drafts: the same for all, or one for each path.
 #[derive(FromPyObject)]
 pub enum DraftSampling {
     #[pyo3(transparent)]
@@ -103,7 +105,7 @@ impl PyEngine {
         }
     }
 
-    /// How drafts are made and verified; an adaptive tree that is named gets what steps cost here.
+    /// Returns how drafts are made and verified; an adaptive tree gets the measured costs of steps.
     pub fn drafting(
         &self,
         py: Python<'_>,
@@ -113,7 +115,7 @@ impl PyEngine {
         draft_sampling: Option<DraftSampling>,
     ) -> Result<Drafting> {
         let (draft, each) = self.draft_sampling(sampling, draft_sampling)?;
-        let acceptance = self.facts.as_ref().and_then(|facts| facts.acceptance.as_deref());
+        let acceptance = self.acceptance.as_deref();
         let mut tree = Beside { verifier, drafts: each.len(), acceptance }.tree(tree)?;
         if let (Some(auto), Some(facts)) = (tree.auto_mut(), &self.facts)
             && auto.costs == Costs::default()
@@ -124,7 +126,7 @@ impl PyEngine {
         Ok(Drafting { tree, draft, each })
     }
 
-    /// How many drafters there are.
+    /// Number of drafters.
     pub fn drafters(&self) -> usize {
         self.drafters
     }
@@ -139,7 +141,19 @@ impl PyEngine {
     }
 }
 
-/// How drafts are made.
+/// Refuses what is given of drafts, by its keywords, where the verifier is none: written as a name,
+/// or as Python's own.
+fn check_plain(is_named: bool, given: [(&str, bool); 2]) -> Result<()> {
+    let none = if is_named { format!("{NONE:?}") } else { "None".to_owned() };
+    match given.into_iter().find(|(_, given)| *given) {
+        Some((name, _)) => {
+            Err(Failure::input(format!("{name}= has no meaning with verifier={none}")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Verifier, tree and sampling of drafts.
 pub struct Drafting {
     tree: PolicyKind,
     draft: Sampling,
@@ -160,7 +174,7 @@ impl PyEngine {
     #[new]
     #[pyo3(signature = (
         target, draft=Some(DraftArgument::Name("auto".into())), *, dtype=None, draft_dtype=None,
-        copies=Copies::Kept(true), corpus=None, learn=None, mix_ngrams=None, draft_vocabulary=None,
+        copies=Copies::UserFolder(true), corpus=None, learn=None, mix_ngrams=None, draft_vocabulary=None,
         draft_layers=None, cache_type=None, acceptance=None, offline=false
     ))]
     #[pyo3(
@@ -182,7 +196,7 @@ impl PyEngine {
         draft_vocabulary: Option<DraftTokens>,
         draft_layers: Option<Vec<usize>>,
         cache_type: Option<String>,
-        acceptance: Option<PathBuf>,
+        acceptance: Option<&Bound<'_, PyAny>>,
         offline: bool,
     ) -> Result<Self> {
         let how = Options {
@@ -195,13 +209,13 @@ impl PyEngine {
             draft_vocabulary,
             draft_layers,
             cache_type,
-            acceptance,
             offline,
         };
+        let acceptance = tree::read_acceptance(acceptance)?;
         let (engine, language, facts) = match (table(target), draft) {
             (None, draft) if !draft.as_ref().is_some_and(DraftArgument::has_table) => {
                 let path = path_of("target", target)?;
-                let drafts = draft.map_or(Ok(Drafts::None), |draft| draft.names())?;
+                let drafts = draft.map_or(Ok(Drafts::None("None")), |draft| draft.names())?;
                 let (engine, language, facts) = work(py, || models::load(&path, drafts, &how))?;
                 (engine, Some(language), Some(facts))
             }
@@ -216,7 +230,9 @@ impl PyEngine {
                     }
                     None => {
                         how.check(&["dtype", "cache_type"], "a draft with weights, got a table")?;
-                        one("target", py, target, how.dtype.as_ref(), &how)?
+                        let path = path_of("target", target)?;
+                        let (model, language) = work(py, || models::load_target(&path, &how))?;
+                        (model, Some(language))
                     }
                 };
                 let info = target.info();
@@ -227,7 +243,7 @@ impl PyEngine {
         let drafters = engine.drafter_count();
         let (vocabulary, context) = (engine.info().vocabulary.size(), engine.info().context);
         let engine = Arc::new(Mutex::new(engine));
-        Ok(Self { engine, language, facts, drafters, vocabulary, context })
+        Ok(Self { engine, language, facts, acceptance, drafters, vocabulary, context })
     }
 
     /// The draft's name; none where nothing drafts, and for tables.
@@ -281,9 +297,9 @@ impl PyEngine {
         Ok(numpy::PyArray1::from_vec(py, logits))
     }
 
-    /// What passes and steps cost on this machine, and what to expect of drafts after a prompt like
-    /// yours, in a second or two: `tree={"tree": "auto", "costs": engine.costs()}` chooses by it,
-    /// and gives the same output for a seed as long as the costs are the same.
+    /// Measures the costs of passes and steps on this machine, and the expected acceptance after a
+    /// prompt like yours, in a second or two: `tree={"tree": "auto", "costs": engine.costs()}`
+    /// chooses by it, and gives the same output for a seed as long as the costs are the same.
     #[pyo3(signature = (
         prompt=None, *, verifier="nested-priority".into(), sampling=None, draft_sampling=None
     ))]
@@ -316,14 +332,15 @@ impl PyEngine {
 
     /// Begins a sequence; iterate over it for its tokens, or advance several together with `step`.
     ///
-    /// `prompt`: text, or token ids. `verifier`: one of `polydraft.VERIFIERS`, or none for plain
-    /// decoding. `tree`: where drafts grow; by default `"auto"`, one path, as deep as is worth it
-    /// by what steps cost on this machine (measured once for a pair of models), or with several
-    /// drafts a path from each. `sampling` makes the target's logits the distribution of the
-    /// output; `draft_sampling` makes the draft model's the one that drafts are drawn from
-    /// (default: the same), or a list of one for each path. It ends after `max_tokens`, with one of
-    /// `end_tokens` (default: the model's), or before one of the strings `stop`. The same `seed`
-    /// gives the same output, here and in the `polydraft` program.
+    /// `prompt`: text, or token ids. `verifier`: one of `polydraft.VERIFIERS`, or `"none"`: plain
+    /// decoding, without a tree. `tree`: where drafts grow, with the draws that the verifier is
+    /// made for; by default `"auto"`, one path, as deep as is worth it by what steps cost on this
+    /// machine (measured once for a pair of models), or with several drafts a path from each.
+    /// `sampling` makes the target's logits the distribution of the output; `draft_sampling` makes
+    /// the draft model's the one that drafts are drawn from (default: the same), or a list of one
+    /// for each path. It ends after `max_tokens`, with one of `end_tokens` (default: the model's),
+    /// or before one of the strings `stop`. The same `seed` gives the same output, here and in the
+    /// `polydraft` program.
     #[pyo3(signature = (
         prompt, *, verifier=Some("nested-priority".into()), tree=None,
         sampling=None, draft_sampling=None, max_tokens=Some(128), end_tokens=None, stop=vec![],
@@ -348,6 +365,15 @@ impl PyEngine {
         let (py, engine) = (slf.py(), slf.get());
         let prompt = engine.prompt(prompt)?;
         let sampling = sampling.unwrap_or_default().settings;
+        let verifier = match verifier {
+            Some(verifier) if !verifier.is_none() => Some(verifier),
+            plain => {
+                let given =
+                    [("tree", tree.is_some()), ("draft_sampling", draft_sampling.is_some())];
+                check_plain(plain.is_some(), given)?;
+                None
+            }
+        };
         let speculation = match verifier {
             Some(verifier) if engine.drafters > 0 => {
                 let verifier = verify::given(&verifier.object(py)?)?;

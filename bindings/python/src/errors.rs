@@ -6,8 +6,7 @@ use pyo3::prelude::*;
 /// Result with the binding's [`Failure`].
 pub type Result<T> = std::result::Result<T, Failure>;
 
-/// What went wrong: something that Python raised, or an error of the library with the exception
-/// that stands for it.
+/// Failure: an exception raised by Python, or an error of the library with its exception class.
 #[derive(Debug)]
 pub enum Failure {
     /// Raised by Python code that was called.

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use crate::errors::{Failure, Result};
 use crate::threads::work;
 
-/// How often Python is asked whether to go on.
+/// Interval of the calls that ask Python whether to continue.
 const EVERY: Duration = Duration::from_millis(500);
 
 /// Writes text into a folder until there are so many tokens, or until `watch(shards, kept, open)`,
@@ -46,16 +46,16 @@ pub fn _write_lessons(
         text_files: given,
     };
     let mut raised = None;
-    let mut asked: Option<Instant> = None;
+    let mut last_call: Option<Instant> = None;
     work(py, || {
         let mut go_on = |ShardProgress { shards, stored_tokens: kept, open_tokens: open }| {
-            if open > 0 && asked.is_some_and(|asked| asked.elapsed() < EVERY) {
+            if open > 0 && last_call.is_some_and(|last_call| last_call.elapsed() < EVERY) {
                 return true;
             }
-            asked = Some(Instant::now());
+            last_call = Some(Instant::now());
             Python::attach(|py| {
-                let said = watch.call1(py, (shards, kept, open));
-                said.and_then(|said| said.extract(py)).unwrap_or_else(|problem| {
+                let answer = watch.call1(py, (shards, kept, open));
+                answer.and_then(|answer| answer.extract(py)).unwrap_or_else(|problem| {
                     raised = Some(problem);
                     false
                 })

@@ -10,6 +10,7 @@ mod arrays;
 mod bench;
 mod bounds;
 mod certify;
+mod choice;
 mod conformance;
 mod distribution;
 #[cfg(feature = "models")]
@@ -39,7 +40,8 @@ mod verify;
 
 use std::sync::LazyLock;
 
-use polydraft::{Drafting, PolicyKind, VerifierKind};
+use polydraft::policy::TreeName;
+use polydraft::{Drafting, VerifierKind};
 use pyo3::prelude::*;
 
 /// The native part of polydraft.
@@ -55,7 +57,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         "VERIFIERS",
         VerifierKind::all_with(&rules).iter().map(VerifierKind::to_string).collect::<Vec<_>>(),
     )?;
-    module.add("TREES", PolicyKind::all().iter().map(PolicyKind::to_string).collect::<Vec<_>>())?;
+    module.add("TREES", TreeName::examples())?;
     module.add_class::<random::PyRng>()?;
     module.add_class::<distribution::PySampling>()?;
     module.add_class::<distribution::PyDistribution>()?;
@@ -90,6 +92,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(trace::_replay, module)?)?;
     module.add_function(wrap_pyfunction!(trace::_summary, module)?)?;
     module.add_function(wrap_pyfunction!(certify::certify, module)?)?;
+    module.add_function(wrap_pyfunction!(choice::_default_tree, module)?)?;
     module.add_function(wrap_pyfunction!(threads::_panic, module)?)?;
     #[cfg(feature = "bench")]
     module.add_function(wrap_pyfunction!(bench::_rust_step, module)?)?;

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 use crate::errors::{Failure, Result};
 
-/// How to load models; each field is the keyword of that name.
+/// Options of loading models; each field is the keyword of the same name.
 #[derive(Default)]
 #[cfg_attr(not(feature = "models"), allow(dead_code, reason = "there are none to load"))]
 pub struct Options {
@@ -30,8 +30,6 @@ pub struct Options {
     pub draft_layers: Option<Vec<usize>>,
     /// The type of the KV cache.
     pub cache_type: Option<String>,
-    /// A file of measured acceptances, from which sequoia trees are made.
-    pub acceptance: Option<PathBuf>,
     /// Never uses the network.
     pub offline: bool,
 }
@@ -48,7 +46,6 @@ impl Options {
             ("draft_vocabulary", self.draft_vocabulary.is_some()),
             ("draft_layers", self.draft_layers.is_some()),
             ("cache_type", self.cache_type.is_some()),
-            ("acceptance", self.acceptance.is_some()),
         ];
         match given.into_iter().find(|(name, given)| *given && !used.contains(name)) {
             Some((name, _)) => Err(Failure::input(format!("{name}=: expected {expected}"))),
@@ -72,10 +69,10 @@ pub enum DraftTokens {
 /// The drafts of a target.
 #[cfg_attr(not(feature = "models"), allow(dead_code, reason = "there are none to load"))]
 pub enum Drafts {
-    /// As the program chooses.
+    /// The default of the program.
     Auto,
-    /// None: plain decoding.
-    None,
+    /// None, as it is written: plain decoding.
+    None(&'static str),
     /// By their names or paths.
     Named(Vec<String>),
 }
@@ -86,7 +83,7 @@ pub enum Drafts {
 pub enum Copies {
     /// In the user's cache folder, or nowhere.
     #[pyo3(transparent)]
-    Kept(bool),
+    UserFolder(bool),
     /// In a folder.
     #[pyo3(transparent)]
     Folder(PathBuf),
@@ -94,12 +91,12 @@ pub enum Copies {
 
 impl Default for Copies {
     fn default() -> Self {
-        Self::Kept(true)
+        Self::UserFolder(true)
     }
 }
 
 #[cfg(feature = "models")]
-pub use with::{Facts, Language, load, load_one, use_threads};
+pub use with::{Facts, Language, load, load_draft, load_target, read_acceptance, use_threads};
 
 #[cfg(feature = "models")]
 mod with {
@@ -111,7 +108,7 @@ mod with {
     use polydraft::{Sampling, VerifierKind};
     use polydraft_runtime::costs::{self, CostKey};
     use polydraft_runtime::{
-        Description, LanguageModel, ModelOptions, Models, Silent, SpeculationOptions, TableSaver,
+        AcceptanceFile, LanguageModel, ModelOptions, Models, Silent, TableSaver,
     };
     use polydraft_text::Message;
 
@@ -163,8 +160,6 @@ mod with {
     pub struct Facts {
         /// The draft's name, if it has one.
         pub draft: Option<String>,
-        /// The acceptances that sequoia trees are made from.
-        pub acceptance: Option<Vec<f64>>,
         key: CostKey,
         /// Costs that are known, with the verifier, and whether the target is sampled greedily.
         known: Mutex<Vec<(VerifierKind, bool, Costs)>>,
@@ -205,10 +200,14 @@ mod with {
     }
 
     /// The options of the runtime.
-    fn described(target: &Path, drafts: Vec<String>, how: &Options) -> Result<ModelOptions> {
+    fn described(
+        target: Option<&Path>,
+        drafts: Vec<String>,
+        how: &Options,
+    ) -> Result<ModelOptions> {
         let copies = match &how.copies {
-            Copies::Kept(true) => None,
-            Copies::Kept(false) => Some("none".into()),
+            Copies::UserFolder(true) => None,
+            Copies::UserFolder(false) => Some("none".into()),
             Copies::Folder(folder) => {
                 // Only where it was asked for is it missed.
                 std::fs::create_dir_all(folder).map_err(|problem| {
@@ -219,7 +218,7 @@ mod with {
             }
         };
         Ok(ModelOptions {
-            target: Some(target.to_string_lossy().into_owned()),
+            target: target.map(|target| target.to_string_lossy().into_owned()),
             drafts,
             dtype: typed(how.dtype.as_ref())?,
             draft_dtype: typed(how.draft_dtype.as_ref())?,
@@ -242,25 +241,18 @@ mod with {
     pub fn load(target: &Path, drafts: Drafts, how: &Options) -> Result<(Engine, Language, Facts)> {
         let (drafts, names) = match drafts {
             Drafts::Auto => (true, Vec::new()),
-            // N-grams that learn are a draft by themselves.
-            Drafts::None if how.learn.is_some() => (true, Vec::new()),
-            Drafts::None => {
-                let used = ["dtype", "cache_type", "acceptance"];
-                how.check(&used, "a draft, got draft=None")?;
+            Drafts::None(none) => {
+                how.check(&["dtype", "cache_type"], &format!("a draft, got draft={none}"))?;
                 (false, Vec::new())
             }
             Drafts::Named(names) => (true, names),
         };
-        let models = described(target, names, how)?;
+        let models = described(Some(target), names, how)?;
         let loaded = Downloads::watch(|watch| models.load(drafts, watch))?;
         let key = CostKey::new(&models, &loaded)?;
-        let acceptance = how.acceptance.clone();
-        let speculation = SpeculationOptions { acceptance, ..SpeculationOptions::default() };
-        let description = Description { models, speculation, ..Description::default() };
-        let Models { engine, language, draft, learned, .. } = loaded;
+        let Models { engine, language, draft, table_saver: learned, .. } = loaded;
         let facts = Facts {
             draft: draft.filter(|_| drafts),
-            acceptance: description.acceptance()?,
             key,
             known: Mutex::default(),
             learned: Mutex::new(learned),
@@ -268,16 +260,23 @@ mod with {
         Ok((engine, Language(language), facts))
     }
 
-    /// Loads one model in a weight type, to work with a table.
-    pub fn load_one(
-        path: &Path,
-        dtype: Option<&String>,
-        how: &Options,
-    ) -> Result<(Box<dyn Model>, Language)> {
-        let options = ModelOptions { dtype: typed(dtype)?, ..described(path, Vec::new(), how)? };
+    /// Loads a target alone, for a table to draft.
+    pub fn load_target(path: &Path, how: &Options) -> Result<(Box<dyn Model>, Language)> {
+        let options = described(Some(path), Vec::new(), how)?;
         let loaded = Downloads::watch(|watch| options.load_target(watch));
         let LanguageModel { model, language } = loaded?;
         Ok((model, Language(language)))
+    }
+
+    /// Loads a draft alone, for a table, or beside one.
+    pub fn load_draft(name: &str, how: &Options) -> Result<Box<dyn Model>> {
+        let options = described(None, Vec::new(), how)?;
+        Ok(Downloads::watch(|watch| options.load_draft(name, watch))?.model)
+    }
+
+    /// Reads a file of measured acceptances.
+    pub fn read_acceptance(file: &Path) -> Result<Vec<f64>> {
+        Ok(AcceptanceFile::read(file)?.acceptance)
     }
 
     /// Settles how many threads compute, before anything has been computed.
@@ -288,7 +287,7 @@ mod with {
 }
 
 #[cfg(not(feature = "models"))]
-pub use without::{Facts, Language, load, load_one};
+pub use without::{Facts, Language, load, load_draft, load_target, read_acceptance};
 
 #[cfg(not(feature = "models"))]
 mod without {
@@ -323,8 +322,6 @@ mod without {
     pub struct Facts {
         /// The draft's name.
         pub draft: Option<String>,
-        /// The acceptances that sequoia trees are made from.
-        pub acceptance: Option<Vec<f64>>,
         never: Never,
     }
 
@@ -351,12 +348,18 @@ mod without {
     }
 
     /// Refuses.
-    pub fn load_one(
-        path: &Path,
-        _: Option<&String>,
-        _: &Options,
-    ) -> Result<(Box<dyn Model>, Language)> {
+    pub fn load_target(path: &Path, _: &Options) -> Result<(Box<dyn Model>, Language)> {
         Err(refusal(path))
+    }
+
+    /// Refuses.
+    pub fn load_draft(name: &str, _: &Options) -> Result<Box<dyn Model>> {
+        Err(refusal(Path::new(name)))
+    }
+
+    /// Refuses.
+    pub fn read_acceptance(file: &Path) -> Result<Vec<f64>> {
+        Err(refusal(file))
     }
 
     fn refusal(path: &Path) -> Failure {

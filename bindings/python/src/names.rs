@@ -1,4 +1,4 @@
-//! What has a name that users type: the name, or a dictionary with settings.
+//! Objects with a name that users type: the name, or a dictionary with settings.
 
 use pyo3::PyClass;
 use pyo3::prelude::*;
@@ -7,10 +7,13 @@ use serde_json::Value;
 
 use crate::errors::{Failure, Result};
 
+/// The name of no draft, and of no verifier.
+pub const NONE: &str = "none";
+
 /// A name, or something else that says what is meant.
 #[derive(FromPyObject)]
 pub enum Named<'py> {
-    /// What users type.
+    /// Name as users type it.
     Name(String),
     /// Settings, or the thing itself.
     Other(Bound<'py, PyAny>),
@@ -23,9 +26,16 @@ impl From<&str> for Named<'_> {
 }
 
 impl<'py> Named<'py> {
-    /// The description that is meant; a dictionary is read as the JSON of the library's records.
+    /// Returns whether it is the verifier `none`: plain decoding.
+    pub fn is_none(&self) -> bool {
+        matches!(self, Self::Name(name) if name == NONE)
+    }
+
+    /// The description that is meant; a dictionary is read as the JSON of the library's records, or
+    /// if it has nothing but the name, by its `tag`, as that name.
     pub fn described<T>(
         self,
+        tag: &str,
         by_name: impl FnOnce(&str) -> Result<T>,
         from_json: impl FnOnce(Value) -> serde_json::Result<T>,
     ) -> Result<T> {
@@ -34,14 +44,18 @@ impl<'py> Named<'py> {
             Self::Other(settings) => {
                 let json = settings.py().import("json")?.call_method1("dumps", (&settings,));
                 let json: String = json?.extract()?;
-                serde_json::from_str(&json)
-                    .and_then(from_json)
-                    .map_err(|error| Failure::input(format!("settings {json}: {error}")))
+                let wrong = |error| Failure::input(format!("settings {json}: {error}"));
+                let settings: Value = serde_json::from_str(&json).map_err(wrong)?;
+                let alone = settings.as_object().filter(|all| all.len() == 1);
+                match alone.and_then(|all| all.get(tag)?.as_str()) {
+                    Some(name) => by_name(name),
+                    None => from_json(settings).map_err(wrong),
+                }
             }
         }
     }
 
-    /// As Python had it.
+    /// Returns the Python object.
     pub fn object(self, py: Python<'py>) -> Result<Bound<'py, PyAny>> {
         match self {
             Self::Name(name) => Ok(name.into_pyobject(py).map_err(PyErr::from)?.into_any()),

@@ -3,7 +3,7 @@
 use polydraft::{Draft, NodeId, Outcome, Token};
 use pyo3::prelude::*;
 
-/// What a verifier decided: the `accepted` nodes from a child of the root downwards, one more
+/// Decision of a verifier: the `accepted` nodes from a child of the root downwards, one more
 /// `token`, and both as the `tokens` to emit.
 #[pyclass(name = "Outcome", module = "polydraft", frozen)]
 pub struct PyOutcome {

@@ -7,7 +7,7 @@ use polydraft::{Distribution, Sampling};
 
 use crate::errors::lock;
 
-/// As many as two steps with large trees need.
+/// Maximum number of buffers: enough for two steps with large trees.
 const MOST: usize = 128;
 
 static SPARE: Mutex<Vec<Distribution>> = Mutex::new(Vec::new());
@@ -30,6 +30,6 @@ pub fn drafted(logits: &[f32], sampling: &Sampling) -> polydraft::Result<Distrib
 /// Takes distributions that nobody needs any more.
 pub fn give_back(distributions: impl IntoIterator<Item = Distribution>) {
     let mut spare = lock(&SPARE);
-    let room = MOST.saturating_sub(spare.len());
-    spare.extend(distributions.into_iter().take(room));
+    let capacity = MOST.saturating_sub(spare.len());
+    spare.extend(distributions.into_iter().take(capacity));
 }

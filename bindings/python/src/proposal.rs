@@ -1,4 +1,4 @@
-//! How the tokens at one node are drawn, and the distribution of the tuple.
+//! Drafting scheme of the tokens at one node, and the distribution of the tuple.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ impl Owned {
         Ok(owned)
     }
 
-    /// As the library has it.
+    /// Returns the proposal of the library.
     pub fn get(&self) -> polydraft::Result<Proposal<'_>> {
         Proposal::new(self.draws, &self.distributions)
     }
@@ -111,7 +111,7 @@ impl PyProposal {
     /// Every tuple of positive probability: pairs of probability and tokens. Exponential in the
     /// number of drafts.
     fn tuples(&self, py: Python<'_>) -> Result<Vec<(f64, Vec<Token>)>> {
-        /// As many as memory holds at ease.
+        /// Maximum number of tuples that are enumerated.
         const MOST: f64 = 1e6;
         let proposal = self.owned.get()?;
         let bound = proposal.tuple_bound();

@@ -24,7 +24,7 @@ pub struct PyCoupling {
     drafts: Owned,
 }
 
-/// What a rule emits: `token`, and the index of the draft that was `accepted`, if one was.
+/// Emission of a rule: `token`, and the index of the draft that was `accepted`, if one was.
 #[pyclass(name = "Emission", module = "polydraft", frozen, get_all)]
 pub struct PyEmission {
     token: Token,
@@ -91,7 +91,7 @@ pub fn couple_rule(
     drafts: usize,
     scheme: &str,
 ) -> Result<PyCoupling> {
-    let kind = rule.described(|name| Ok(named(name)?), rule_from_json)?;
+    let kind = rule.described("rule", |name| Ok(named(name)?), rule_from_json)?;
     let coupling = PyCoupling {
         rule: Mutex::new(kind.build()?),
         target: distribution::given("target", target)?,

@@ -27,12 +27,12 @@ pub struct PySession {
     /// Until it is closed. Locked for as long as a step takes.
     session: Mutex<Option<Session<'static>>>,
     /// Never locked for long: who asks need not wait for a step, and may keep the interpreter.
-    told: Mutex<Told>,
+    snapshot: Mutex<Snapshot>,
 }
 
-/// What is known of a sequence between steps.
+/// State of a sequence between steps.
 #[derive(Default)]
-struct Told {
+struct Snapshot {
     /// Decided and not yet handed out.
     next: VecDeque<Token>,
     tokens: Vec<Token>,
@@ -43,7 +43,7 @@ struct Told {
     generation: Option<Generation>,
 }
 
-impl Told {
+impl Snapshot {
     /// Takes what a session has decided.
     fn pull(&mut self, session: &mut Session<'static>) -> Result<()> {
         for emitted in session.take_tokens() {
@@ -87,7 +87,7 @@ pub fn step(engine: &mut Engine, sessions: &[&PySession]) -> Result<()> {
     // All are told what they got, whichever failed; the first failure is raised.
     for (session, open) in sessions.iter().zip(&mut locked) {
         if let Some(open) = open.as_mut() {
-            stepped = stepped.and(lock(&session.told).pull(open));
+            stepped = stepped.and(lock(&session.snapshot).pull(open));
         }
     }
     stepped
@@ -96,8 +96,8 @@ pub fn step(engine: &mut Engine, sessions: &[&PySession]) -> Result<()> {
 impl PySession {
     pub fn new(owner: Py<PyAny>, engine: Arc<Mutex<Engine>>, session: Session<'static>) -> Self {
         let finish = session.finish().map(name_of_finish);
-        let told = Told { finish, is_done: session.is_done(), ..Told::default() };
-        Self { owner, engine, session: Mutex::new(Some(session)), told: Mutex::new(told) }
+        let snapshot = Snapshot { finish, is_done: session.is_done(), ..Snapshot::default() };
+        Self { owner, engine, session: Mutex::new(Some(session)), snapshot: Mutex::new(snapshot) }
     }
 
     /// One step.
@@ -126,11 +126,11 @@ impl PySession {
     fn __next__(&self, py: Python<'_>) -> Result<Option<Token>> {
         loop {
             {
-                let mut told = lock(&self.told);
-                if let Some(token) = told.next.pop_front() {
+                let mut snapshot = lock(&self.snapshot);
+                if let Some(token) = snapshot.next.pop_front() {
                     return Ok(Some(token));
                 }
-                if told.is_done {
+                if snapshot.is_done {
                     return Ok(None);
                 }
             }
@@ -156,33 +156,33 @@ impl PySession {
     /// The tokens decided so far.
     #[getter]
     fn tokens(&self) -> Vec<Token> {
-        lock(&self.told).tokens.clone()
+        lock(&self.snapshot).tokens.clone()
     }
 
     /// Where each token came from: `accepted` (a draft), `correction` (in place of rejected ones)
     /// or `bonus` (after accepted ones, or where nothing was drafted).
     #[getter]
     fn origins(&self) -> Vec<&'static str> {
-        lock(&self.told).origins.clone()
+        lock(&self.snapshot).origins.clone()
     }
 
     /// The text that is certain by now; empty for a table.
     #[getter]
     fn text(&self) -> String {
-        lock(&self.told).text.clone()
+        lock(&self.snapshot).text.clone()
     }
 
     /// Why it ended: `end-token`, `stop-string`, `max-tokens`, `context`, `stopped`; none while it
     /// goes on.
     #[getter]
     fn finish(&self) -> Option<&'static str> {
-        lock(&self.told).finish
+        lock(&self.snapshot).finish
     }
 
-    /// Whether nothing more will come.
+    /// Whether the sequence is finished.
     #[getter]
     pub fn is_done(&self) -> bool {
-        lock(&self.told).is_done
+        lock(&self.snapshot).is_done
     }
 
     /// Ends it, if it has not ended, and gives the whole.
@@ -190,16 +190,16 @@ impl PySession {
         let (generation, origins) = work(py, || {
             let mut engine = lock(&self.engine);
             if let Some(mut session) = lock(&self.session).take() {
-                lock(&self.told).is_done = true;
+                lock(&self.snapshot).is_done = true;
                 session.stop();
                 let generation = engine.close(session)?;
-                let mut told = lock(&self.told);
-                told.finish = Some(name_of_finish(generation.finish));
-                told.generation = Some(generation);
+                let mut snapshot = lock(&self.snapshot);
+                snapshot.finish = Some(name_of_finish(generation.finish));
+                snapshot.generation = Some(generation);
             }
-            let told = lock(&self.told);
-            match &told.generation {
-                Some(generation) => Ok((generation.clone(), told.origins.clone())),
+            let snapshot = lock(&self.snapshot);
+            match &snapshot.generation {
+                Some(generation) => Ok((generation.clone(), snapshot.origins.clone())),
                 None => Err(Failure::Library("ModelError", "session: it failed before".to_owned())),
             }
         })?;

@@ -101,10 +101,10 @@ pub fn random_tables(
              to 1",
         ));
     }
-    let (mut texts, mut numbers) = (1.0, 0.0);
+    let (mut contexts, mut numbers) = (1.0, 0.0);
     for length in 0..=depth {
-        numbers += texts * (length as f64 + vocabulary as f64);
-        texts *= vocabulary as f64;
+        numbers += contexts * (length as f64 + vocabulary as f64);
+        contexts *= vocabulary as f64;
         if numbers > MOST {
             let message = format!(
                 "random tables: expected at most {MOST:.0e} numbers, got more than {numbers:.1e}"

@@ -15,7 +15,7 @@ use crate::errors::{Failure, Result, lock};
 /// The process that has rayon's own threads, if they are started: the one that imports the module.
 pub static FIRST: LazyLock<u32> = LazyLock::new(process::id);
 
-/// Those of a forked process, whose number tells whether they came from yet another one.
+/// Thread pool of a forked process, with the process id that created it.
 static FORKED: Mutex<Option<(u32, &ThreadPool)>> = Mutex::new(None);
 
 /// Runs a job where what it does in parallel finds threads.
@@ -47,16 +47,17 @@ fn forked() -> Result<&'static ThreadPool> {
 /// `polydraft.errors.InternalError`.
 pub fn work<T: Send>(py: Python<'_>, job: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     py.detach(|| catch_unwind(AssertUnwindSafe(|| run(job)))).unwrap_or_else(|panic| {
-        let said = panic.downcast_ref::<String>().map(String::as_str);
-        let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        let message = panic.downcast_ref::<String>().map(String::as_str);
+        let message =
+            message.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
         Err(Failure::Library(
             "InternalError",
-            format!("a bug in polydraft, please report it: {said}"),
+            format!("a bug in polydraft, please report it: {message}"),
         ))
     })
 }
 
-/// What a bug looks like from outside: for the tests.
+/// Panics, for tests of how a bug is reported.
 #[pyfunction]
 pub fn _panic(py: Python<'_>) -> Result<()> {
     work(py, || panic!("on purpose"))

@@ -16,8 +16,8 @@ use crate::draft::PyDraft;
 use crate::errors::{Failure, Result};
 use crate::threads::work;
 
-/// What `polydraft-lab trace` recorded: a folder, or one of its files. An item is what one prompt
-/// gave, checked when it is read.
+/// Recording of `polydraft-lab trace`: a folder, or one of its files. Each item is the shard of one
+/// prompt, checked when it is read.
 ///
 /// >>> for shard in Trace("traces/demo"):                            # doctest: +SKIP
 /// ...     for position in shard:
@@ -76,17 +76,17 @@ impl PyTrace {
 
 /// The items one after the other, each made when it is asked for. Python would do so by
 /// `__getitem__` alone, but type checkers do not know that.
-fn items<'py>(whole: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    let builtins = whole.py().import("builtins")?;
-    let indices = builtins.call_method1("range", (whole.len()?,))?;
-    builtins.call_method1("map", (whole.getattr("__getitem__")?, indices))
+fn items<'py>(container: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let builtins = container.py().import("builtins")?;
+    let indices = builtins.call_method1("range", (container.len()?,))?;
+    builtins.call_method1("map", (container.getattr("__getitem__")?, indices))
 }
 
 fn parsed<'py>(py: Python<'py>, json: &str) -> Result<Bound<'py, PyAny>> {
     Ok(py.import("json")?.call_method1("loads", (json,))?)
 }
 
-/// What one prompt gave. An item is a position, of all sequences after the prompt.
+/// Shard of one prompt. Each item is a position, over all sequences after the prompt.
 #[pyclass(name = "Shard", module = "polydraft", frozen)]
 pub struct PyShard {
     shard: Shard,
@@ -106,10 +106,14 @@ impl PyShard {
         PyArray1::from_slice(py, self.shard.prompt())
     }
 
-    /// What the target wrote after it, sequence by sequence: uint32 `[tokens]` each.
+    /// Sequences that the target generated after the prompt: uint32 `[tokens]` each.
     #[getter]
-    fn texts<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyArray1<Token>>> {
-        self.shard.sequences().iter().map(|text| PyArray1::from_slice(py, &text.tokens)).collect()
+    fn sequences<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyArray1<Token>>> {
+        self.shard
+            .sequences()
+            .iter()
+            .map(|sequence| PyArray1::from_slice(py, &sequence.tokens))
+            .collect()
     }
 
     /// The most probability that is missing from a distribution.
@@ -133,13 +137,14 @@ impl PyShard {
             return Err(pyo3::exceptions::PyIndexError::new_err(index).into());
         }
         let Position { at, draft, target } = work(py, || Ok(self.shard.position(index)?))?;
-        let texts = self.shard.sequences();
-        let text = texts.iter().position(|text| text.positions.contains(&index)).unwrap_or(0);
-        let before = texts.get(text).and_then(|text| text.tokens[..at].last());
+        let sequences = self.shard.sequences();
+        let sequence =
+            sequences.iter().position(|sequence| sequence.positions.contains(&index)).unwrap_or(0);
+        let before = sequences.get(sequence).and_then(|sequence| sequence.tokens[..at].last());
         let root = before.or(self.shard.prompt().last()).copied().unwrap_or(0);
         let draft = Py::new(py, PyDraft::taken_over(draft, root))?;
         let target = target.into_iter().map(|probs| Py::new(py, PyDistribution::from(probs)));
-        Ok(PyPosition { text, at, draft, target: target.collect::<PyResult<_>>()? })
+        Ok(PyPosition { sequence, at, draft, target: target.collect::<PyResult<_>>()? })
     }
 
     fn __iter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
@@ -147,12 +152,12 @@ impl PyShard {
     }
 }
 
-/// A position of a sequence: the number of the sequence (`text`), how many of its tokens are before
+/// A position of a sequence: the index of the sequence (`sequence`), how many of its tokens are before
 /// it (`at`), the `draft` there, with the distribution of every draw, and the `target`'s
 /// distributions at its nodes.
 #[pyclass(name = "Position", module = "polydraft", frozen, get_all)]
 pub struct PyPosition {
-    text: usize,
+    sequence: usize,
     at: usize,
     draft: Py<PyDraft>,
     target: Vec<Py<PyDistribution>>,
@@ -160,11 +165,11 @@ pub struct PyPosition {
 
 /// A sample as Python carries it: positions, drafts, nodes, mean tokens of each verifier.
 type Plain = (usize, usize, usize, Vec<f64>);
-/// Those of each prompt's sequences; none where nothing was looked at.
+/// Results by prompt and sequence; none where no position was compared.
 type ByPrompt = Vec<Vec<Option<Plain>>>;
 
-/// What the verifiers find in the prompts of traces, or of files of them: the tree, the verifiers
-/// that are exact for it, and by prompt and sequence (positions, drafts, nodes, tokens of each
+/// Compares verifiers on the prompts of traces, or of files of them: the tree, the verifiers that
+/// are exact for it, and by prompt and sequence (positions, drafts, nodes, tokens of each
 /// verifier). On all threads.
 #[pyfunction]
 #[pyo3(signature = (paths, verifiers, tree=None))]
@@ -215,10 +220,10 @@ pub fn _summary<'py>(py: Python<'py>, prompts: ByPrompt) -> Result<Bound<'py, Py
             tokens,
         })
     };
-    let texts = |(prompt, texts): (usize, Vec<Option<Plain>>)| {
-        texts.into_iter().map(|plain| sample(prompt, plain)).collect()
+    let sequences = |(prompt, sequences): (usize, Vec<Option<Plain>>)| {
+        sequences.into_iter().map(|plain| sample(prompt, plain)).collect()
     };
-    let samples = in_rounds(&prompts.into_iter().enumerate().map(texts).collect::<Vec<_>>());
+    let samples = in_rounds(&prompts.into_iter().enumerate().map(sequences).collect::<Vec<_>>());
     let Some(first) = samples.first() else {
         return Err(Failure::input("replay: expected a trace with positions, got none"));
     };
@@ -233,7 +238,7 @@ pub fn _summary<'py>(py: Python<'py>, prompts: ByPrompt) -> Result<Bound<'py, Py
         .iter()
         .fold((0, 0), |(drafts, nodes), sample| (drafts + sample.drafts, nodes + sample.nodes));
     let dict = PyDict::new(py);
-    dict.set_item("texts", samples.len())?;
+    dict.set_item("sequences", samples.len())?;
     dict.set_item("positions", samples.iter().map(|sample| sample.positions).sum::<usize>())?;
     dict.set_item("drafts", drafts)?;
     dict.set_item("nodes_per_call", nodes as f64 / drafts as f64)?;

@@ -2,6 +2,7 @@
 
 use std::sync::{Mutex, OnceLock};
 
+use polydraft::policy::TreeChoice;
 use polydraft::{Distribution, DraftTree, NodeId, TargetDistributions, Verifier, VerifierKind};
 use polydraft_reference::{verifier as named, verifier_from_json};
 use pyo3::prelude::*;
@@ -16,7 +17,7 @@ use crate::outcome::PyOutcome;
 use crate::pool;
 use crate::random::{self, PyRng, Source};
 use crate::threads::work;
-use crate::tree::PyTree;
+use crate::tree::{self, PyTree};
 
 /// Distributions that are made when a verifier first looks.
 struct Lazy<'a> {
@@ -112,6 +113,12 @@ impl PyVerifier {
     pub fn build(&self) -> Result<Box<dyn Verifier>> {
         Ok(self.kind.build()?)
     }
+
+    /// A tree, or the one for this verifier by its name.
+    pub fn tree<'py>(&self, value: &Bound<'py, PyAny>) -> Result<Bound<'py, PyTree>> {
+        let choice = TreeChoice { verifier: Some(&self.kind), ..TreeChoice::default() };
+        tree::given(value, &choice)
+    }
 }
 
 #[pymethods]
@@ -119,7 +126,7 @@ impl PyVerifier {
     #[new]
     #[pyo3(signature = (verifier="nested-priority".into()))]
     fn new(verifier: Named<'_>) -> Result<Self> {
-        let kind = verifier.described(|name| Ok(named(name)?), verifier_from_json)?;
+        let kind = verifier.described("verifier", |name| Ok(named(name)?), verifier_from_json)?;
         let verifier =
             Self { idle: Mutex::new(vec![kind.build()?]), fallbacks: Mutex::new(0), kind };
         Ok(verifier)
@@ -131,21 +138,22 @@ impl PyVerifier {
         self.kind.to_string()
     }
 
-    /// Whether it is exact for such trees, or for a draft of this form.
+    /// Returns whether the verifier is exact for such trees, or for a draft of this form. The name
+    /// of a tree is resolved for this verifier.
     fn supports(&self, tree: &Bound<'_, PyAny>) -> Result<bool> {
         let verifier = self.build()?;
         if let Ok(draft) = tree.cast::<PyDraft>() {
             let draft = draft.try_borrow().map_err(PyErr::from)?;
             return Ok(verifier.supports(draft.draft.form()).is_ok());
         }
-        let tree: Bound<'_, PyTree> = crate::tree::given(tree)?;
+        let tree = self.tree(tree)?;
         let form = tree.get().with(tree.py(), |policy| policy.form())?;
         Ok(verifier.supports(&form).is_ok())
     }
 
     /// Raises `Unsupported`, with what it was made for, if it is not exact for such trees.
     fn require(&self, tree: &Bound<'_, PyAny>) -> Result<()> {
-        let tree: Bound<'_, PyTree> = crate::tree::given(tree)?;
+        let tree = self.tree(tree)?;
         let form = tree.get().with(tree.py(), |policy| policy.form())?;
         Ok(self.build()?.supports(&form)?)
     }

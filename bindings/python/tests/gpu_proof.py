@@ -229,9 +229,9 @@ def emitted(method: str, tables: Tables, paths: int, sampling=None, draft_sampli
     tokens = torch.tensor(np.array(tuples)).reshape(-1, paths, length)
     needed = gpu.uniforms_needed(method, paths, length)
     uniforms = torch.full((len(tuples) * many, needed), 0.5, dtype=torch.float64)
-    asked = torch.tensor(forced).repeat(len(tuples), 1)
+    requested = torch.tensor(forced).repeat(len(tuples), 1)
     found = gpu.verify(method, tokens.repeat_interleave(many, 0), rows, of_target, uniforms,
-                       trace=True, forced=asked, **options)
+                       trace=True, forced=requested, **options)
     assert not found.status.any(), found.status.unique()
     result = np.zeros((vocabulary,) * (length + 1))
     mean = 0.0

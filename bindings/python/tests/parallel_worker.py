@@ -23,13 +23,13 @@ model = transformers.AutoModelForCausalLM.from_pretrained(folder, **options)
 draft = transformers.AutoModelForCausalLM.from_pretrained(f"{folder}/draft")
 widths = []
 model.model.layers[0].self_attn.k_proj.register_forward_hook(lambda module, given, found: widths.append(found.shape[-1]))
-ids, texts = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]]), {}
+ids, sequences = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]]), {}
 for loop in ("host", "device"):
     for sample in (False, True):
-        texts[f"{loop} {sample}"] = model.generate(
+        sequences[f"{loop} {sample}"] = model.generate(
             ids, custom_generate=inside.generate, draft_model=draft, do_sample=sample, max_new_tokens=30, paths=3, depth=3, seed=3,
             loop=loop,
         ).tolist()  # fmt: skip
-texts["plain"] = model.generate(ids, do_sample=False, max_new_tokens=30).tolist()
+sequences["plain"] = model.generate(ids, do_sample=False, max_new_tokens=30).tolist()
 with open(f"{out}-{os.environ.get('RANK', '0')}.json", "w") as file:
-    json.dump({"texts": texts, "width": widths[0]}, file)
+    json.dump({"texts": sequences, "width": widths[0]}, file)

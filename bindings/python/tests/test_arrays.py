@@ -33,8 +33,8 @@ class Foreign:
     [LOGITS, LOGITS.astype(np.float64), Foreign(LOGITS), LOGITS.tolist(), np.repeat(LOGITS[None], 2, 0)[1]],
 )
 def test_kinds(logits):
-    law = polydraft.Distribution.from_logits(logits)
-    assert law.to_numpy() == pytest.approx([0.5, 0.3, 0.2], abs=1e-6)
+    exact = polydraft.Distribution.from_logits(logits)
+    assert exact.to_numpy() == pytest.approx([0.5, 0.3, 0.2], abs=1e-6)
 
 
 def test_read_only_and_strided_rows():
@@ -123,9 +123,9 @@ def test_the_interpreter_goes_on_meanwhile():
 
     def ask():
         time.sleep(0.001)
-        asked.append(tree.depth)
+        requested.append(tree.depth)
 
-    tree, asked = polydraft.Tree("paths:3,2"), []
+    tree, requested = polydraft.Tree("paths:3,2"), []
     ticker, asker = threading.Thread(target=tick), threading.Thread(target=ask)
     ticker.start()
     asker.start()
@@ -135,7 +135,7 @@ def test_the_interpreter_goes_on_meanwhile():
     done.set()
     ticker.join()
     asker.join()
-    assert asked == [2]
+    assert requested == [2]
     inside = [tick for tick in ticks if start < tick < end]
     assert end - start > 0.02, "too short to tell"
     assert len(inside) > 5, f"{len(inside)} ticks in {end - start:.3f} s"

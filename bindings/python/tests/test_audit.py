@@ -42,7 +42,7 @@ def test_a_server_is_audited(server, tmp_path):
     assert [finding["check"] for finding in report["findings"]] == ["greedy", "logprobs"]
     assert "Lossless as far as tested" in page.read_text()
     again = polydraft.audit(server, **options)
-    assert again["findings"][0]["said"] == report["findings"][0]["said"]
+    assert again["findings"][0]["summary"] == report["findings"][0]["summary"]
 
 
 def test_what_cannot_be_is_said(server):
@@ -61,7 +61,7 @@ def test_a_fixture_fails_tests_of_faulty_servers(server, pytester):
             assert polydraft_audit({server!r}, checks=["greedy"])["verdict"] == "passed"
 
         def test_two(polydraft_audit, monkeypatch):
-            fault = dict(check="greedy", verdict="fault", said="wrong", evidence=[dict(what="it", curl="curl x")])
+            fault = dict(check="greedy", verdict="fault", summary="wrong", evidence=[dict(what="it", curl="curl x")])
             report = dict(model="m", url="u", verdict="fault", findings=[fault])
             monkeypatch.setattr("polydraft.audit", lambda url, **options: report)
             polydraft_audit("http://nowhere")

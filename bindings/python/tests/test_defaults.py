@@ -24,7 +24,7 @@ program = pytest.mark.skipif(
 )  # fmt: skip
 
 
-def said(*options, **environment):
+def printed(*options, **environment):
     """What the program of this wheel writes."""
     line = [sys.executable, "-m", "polydraft", "generate", "--prompt", PROMPT, "--json", "--max-tokens", "40", "--seed", "7"]
     done = subprocess.run([*line, *map(str, options)], capture_output=True, text=True, env={**os.environ, **environment})
@@ -43,7 +43,7 @@ def demo():
 def test_the_draft_is_the_programs_choice(options):
     engine = Engine(TARGET, **options)
     line = [part for name, value in options.items() for part in (f"--{name}", value)]
-    assert engine.draft == said("--target", TARGET, "--tree", "paths:1,2", *line)["draft"] is not None
+    assert engine.draft == printed("--target", TARGET, "--tree", "paths:1,2", *line)["draft"] is not None
     assert Engine(TARGET, "auto", **options).draft == engine.draft
     plain = engine.generate(PROMPT, verifier=None, sampling=COLD, max_tokens=30)
     fast = engine.generate(PROMPT, sampling=COLD, max_tokens=30)
@@ -77,7 +77,7 @@ def test_trees_are_the_programs(demo, verifier, tree):
     """By name, with the drafting scheme that the verifier is exact for."""
     if "/" in tree:
         verifier = "walk:naive"
-    by_program = said("--target", TARGET, "--draft", DRAFT, "--verifier", verifier, "--tree", tree)
+    by_program = printed("--target", TARGET, "--draft", DRAFT, "--verifier", verifier, "--tree", tree)
     here = demo.generate(PROMPT, verifier=verifier, tree=tree, max_tokens=40, seed=7)
     assert here.tokens == by_program["tokens"]
     assert here.statistics["nodes_per_call"] == by_program["stats"]["nodes_per_call"] > 0
@@ -88,20 +88,42 @@ def test_trees_are_the_programs(demo, verifier, tree):
 def test_sequoia_trees_are_made_from_acceptances(demo):
     options = dict(tree="sequoia:4", max_tokens=40, seed=7)
     # Where the program has the demo pair, it knows them.
-    by_program = said("--tree", "sequoia:4", POLYDRAFT_DEMO=str(DEMO))
+    by_program = printed("--tree", "sequoia:4", POLYDRAFT_DEMO=str(DEMO))
     here = demo.generate(PROMPT, **options)
     assert here.tokens == by_program["tokens"]
     assert here.statistics["nodes_per_call"] == by_program["stats"]["nodes_per_call"] > 3
-    with pytest.raises(InvalidInput, match="give Engine acceptance=FILE"):
+    rates = json.loads((DEMO / "acceptance.json").read_text())["acceptance"]
+    assert Engine(TARGET, DRAFT, acceptance=rates).generate(PROMPT, **options).tokens == here.tokens
+    tree = polydraft.Tree("sequoia:4", verifier="nested-priority", acceptance=rates)
+    assert Engine(TARGET, DRAFT).generate(PROMPT, **{**options, "tree": tree}).tokens == here.tokens
+    with pytest.raises(InvalidInput, match="give Engine, Tree or transformers.generate acceptance="):
         Engine(TARGET, DRAFT).generate(PROMPT, **options)
     with pytest.raises(ModelError, match="nowhere"):
         Engine(TARGET, DRAFT, acceptance="nowhere.json")
 
 
+def test_tables_have_sequoia_trees_too():
+    target, draft = polydraft.random_tables(3, 3, seed=4)
+    generation = Engine(target, draft, acceptance=[0.6, 0.2]).generate([0], tree="sequoia:4", max_tokens=30, seed=1)
+    assert generation.statistics["nodes_per_call"] > 2
+
+
+@pytest.mark.parametrize("none", [None, "none"])
+def test_the_verifier_none_is_plain_decoding(none):
+    engine = Engine(*polydraft.random_tables(3, 3, seed=4))
+    plain = engine.generate([0], verifier=none, max_tokens=20, seed=1)
+    assert plain.statistics["target_calls"] == 20
+    assert plain.tokens == engine.generate([0], verifier=None, max_tokens=20, seed=1).tokens
+    written = '"none"' if none else "None"
+    for option in (dict(tree="binary"), dict(draft_sampling=Sampling(0.5))):
+        with pytest.raises(InvalidInput, match=f"^{next(iter(option))}= has no meaning with verifier={written}$"):
+            engine.generate([0], verifier=none, **option)
+
+
 @models
 @program
 def test_several_samplings_draw_a_path_each(demo):
-    by_program = said("--target", TARGET, "--draft", DRAFT, *SEVERAL, "--tree", "distinct:2,3", "--draft-temperature", "0.6,1.2")
+    by_program = printed("--target", TARGET, "--draft", DRAFT, *SEVERAL, "--tree", "distinct:2,3", "--draft-temperature", "0.6,1.2")
     samplings = [Sampling(0.6), Sampling(1.2)]
     for tree in ("distinct:2,3", None):
         here = demo.generate(PROMPT, verifier="specinfer", tree=tree, draft_sampling=samplings, max_tokens=40, seed=7)
@@ -111,7 +133,7 @@ def test_several_samplings_draw_a_path_each(demo):
 @models
 @program
 def test_several_drafts_draw_a_path_each():
-    by_program = said("--target", TARGET, "--draft", DRAFT, "--draft", "ngram", *SEVERAL)
+    by_program = printed("--target", TARGET, "--draft", DRAFT, "--draft", "ngram", *SEVERAL)
     engine = Engine(TARGET, [DRAFT, "ngram"])
     assert engine.draft is not None
     for tree in ("distinct:2,3", None):
@@ -143,10 +165,10 @@ def test_the_law_with_several_drafts(verifier):
         drafted += generation.statistics["nodes_per_call"]
         counts[tuple(generation.tokens)] += 1
     assert drafted > 3000
-    law = np.zeros((3, 3, 3))
+    exact = np.zeros((3, 3, 3))
     for text in np.ndindex(3, 3, 3):
-        law[text] = np.prod([target.distribution(text[:i]).probability(text[i]) for i in range(3)])
-    assert polydraft.g_test(law.ravel().tolist(), counts.ravel().tolist())[2] > 1e-3
+        exact[text] = np.prod([target.distribution(text[:i]).probability(text[i]) for i in range(3)])
+    assert polydraft.g_test(exact.ravel().tolist(), counts.ravel().tolist())[2] > 1e-3
     for tree in (None, "distinct:2,2"):
         options = dict(verifier=verifier, tree=tree)
         assert polydraft.certify(engine, [[0], [1, 2]], **options).verdict == "pass"
@@ -236,6 +258,11 @@ def test_errors_name_keywords(tmp_path):
         (dict(draft="self", dtype="q4_0"), 'draft="ngram"'),
         (dict(draft=None, draft_dtype="q8_0"), "draft_dtype=: expected a draft, got draft=None"),
         (dict(draft=None, corpus=ROOT / "README.md"), "corpus=: expected a draft, got draft=None"),
+        (dict(draft=None, learn=table), "learn=: expected a draft, got draft=None"),
+        (dict(draft="none", learn=table), 'learn=: expected a draft, got draft="none"'),
+        (dict(draft="none", draft_dtype="q8_0"), 'draft_dtype=: expected a draft, got draft="none"'),
+        (dict(draft=["ngram", "ngram"], draft_dtype="q8_0"), "n-grams have none"),
+        (dict(draft=["ngram", "ngram"], draft_layers=[1]), "n-grams have none"),
     ]:
         with pytest.raises(InvalidInput) as refused:
             Engine(TARGET, **options)
@@ -254,7 +281,7 @@ def test_errors_name_keywords(tmp_path):
 
 @pytest.mark.parametrize("option", [
     {"dtype": "bf16"}, {"draft_dtype": "bf16"}, {"corpus": "a"}, {"learn": "a"}, {"mix_ngrams": True}, {"draft_vocabulary": 2},
-    {"draft_layers": [1]}, {"cache_type": "f16"}, {"acceptance": "a"},
+    {"draft_layers": [1]}, {"cache_type": "f16"},
 ])  # fmt: skip
 def test_options_of_models_are_refused_for_tables(option):
     target, draft = polydraft.random_tables(3, 3, seed=4)
@@ -270,7 +297,7 @@ def test_tables_beside_models_are_looked_at():
     for draft in (table, [table, "ngram"], [DRAFT, table]):
         with pytest.raises(InvalidInput, match="share a vocabulary"):
             Engine(TARGET, draft)
-    with pytest.raises(Unsupported, match="draft self: expected a target with weights and no tables"):
+    with pytest.raises(InvalidInput, match='draft="self": expected the files of a model'):
         Engine(TARGET, ["self", table])
     with pytest.raises(InvalidInput, match="learn=: expected a draft with weights, got a table"):
         Engine(TARGET, table, learn="a.ngrams")
@@ -279,6 +306,16 @@ def test_tables_beside_models_are_looked_at():
         Engine(target, DRAFT, draft_dtype="bf16")
     with pytest.raises(InvalidInput, match="q8"):
         Engine(target, DRAFT, draft_dtype="q3")
+    for draft in ("mtp", "self:q4_0"):
+        with pytest.raises(InvalidInput, match=f'draft="{draft}": expected the files of a model'):
+            Engine(target, draft)
+    # It is the draft that is missing, and the error names no other role.
+    for draft in ("nope", pathlib.Path("nope")):
+        with pytest.raises(ModelError, match='draft="nope": expected a model directory') as refused:
+            Engine(target, draft)
+        assert "target" not in str(refused.value)
+    with pytest.raises(ModelError, match="loading the draft model"):
+        Engine(target, ROOT / "docs")
 
 
 @models
@@ -287,7 +324,7 @@ def test_what_is_learned_is_stored_and_drafts(tmp_path):
     options = dict(sampling=COLD, max_tokens=40, tree="paths:1,3")
     plain = Engine(TARGET, None).generate("pub fn ", **options).tokens
     before = Engine(TARGET, "ngram").generate("pub fn ", **options).statistics["target_calls"]
-    for draft in ("auto", None, "ngram"):
+    for draft in ("auto", "ngram"):
         engine = Engine(TARGET, draft, learn=table)
         assert engine.generate("pub fn ", **options).tokens == plain
         engine.store()
@@ -321,7 +358,8 @@ def test_options_of_drafts_take_effect():
     def accepted(**how):
         engine = Engine(TARGET, DRAFT, **how)
         cold = {**options, "sampling": COLD}
-        assert engine.generate(PROMPT, **cold).tokens == engine.generate(PROMPT, verifier=None, **cold).tokens
+        plain = engine.generate(PROMPT, verifier=None, sampling=COLD, max_tokens=60, seed=1)
+        assert engine.generate(PROMPT, **cold).tokens == plain.tokens
         return engine.generate(PROMPT, **options).statistics["accepted_by_position"]
 
     plain = accepted()
@@ -344,5 +382,6 @@ def test_offline_never_asks_the_hub(monkeypatch):
 
 def test_a_verifier_that_needs_several_paths_is_said():
     target, draft = polydraft.random_tables(3, 3, seed=4)
-    with pytest.raises(Unsupported, match="verifier block"):
+    with pytest.raises(Unsupported, match="verifier block.*verifiers for this tree: .*nested-priority") as refused:
         Engine(target, draft).generate([0], verifier="block", tree="paths:2,2")
+    assert 'trees for block, for example: tree="paths:1,3"' in str(refused.value)

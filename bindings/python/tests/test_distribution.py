@@ -6,20 +6,20 @@ from polydraft.errors import Error, InvalidInput
 
 
 def test_probabilities():
-    law = Distribution(np.array([0.5, 0.0, 0.3, 0.2]))
-    assert (law.vocabulary, law.support_size, len(law)) == (4, 3, 4)
-    tokens, mass = law.support()
+    exact = Distribution(np.array([0.5, 0.0, 0.3, 0.2]))
+    assert (exact.vocabulary, exact.support_size, len(exact)) == (4, 3, 4)
+    tokens, mass = exact.support()
     assert tokens.tolist() == [0, 2, 3] and mass.tolist() == [0.5, 0.3, 0.2]
-    assert np.asarray(law).tolist() == [0.5, 0.0, 0.3, 0.2]
-    assert law.most_likely(2) == [0, 2] and law.collision() == pytest.approx(0.38)
-    assert law == Distribution([0.5, 0.0, 0.3, 0.2]) and Distribution.one_hot(4, 2).argmax() == 2
+    assert np.asarray(exact).tolist() == [0.5, 0.0, 0.3, 0.2]
+    assert exact.most_likely(2) == [0, 2] and exact.collision() == pytest.approx(0.38)
+    assert exact == Distribution([0.5, 0.0, 0.3, 0.2]) and Distribution.one_hot(4, 2).argmax() == 2
     other = Distribution([0.25] * 4)
-    assert law.total_variation(other) == pytest.approx(1 - law.overlap(other))
+    assert exact.total_variation(other) == pytest.approx(1 - exact.overlap(other))
 
 
 def test_laws_of_other_tokens_are_not_compared():
-    law, other = Distribution.one_hot(5, 1), Distribution.one_hot(6, 1)
-    for compare in (law.total_variation, law.overlap):
+    exact, other = Distribution.one_hot(5, 1), Distribution.one_hot(6, 1)
+    for compare in (exact.total_variation, exact.overlap):
         with pytest.raises(InvalidInput, match="expected a distribution over 5 tokens, got one over 6"):
             compare(other)
 
@@ -58,8 +58,8 @@ def test_filters_are_those_of_numpy(sampling):
     before = np.cumsum(p[order]) - p[order]
     p[order[before >= sampling.top_p]] = 0
     p[p < sampling.min_p * p.max()] = 0
-    law = Distribution.from_logits(logits, sampling)
-    assert law.to_numpy() == pytest.approx(p / p.sum(), abs=1e-6)
+    exact = Distribution.from_logits(logits, sampling)
+    assert exact.to_numpy() == pytest.approx(p / p.sum(), abs=1e-6)
 
 
 def test_temperature_0_takes_the_largest():
@@ -73,10 +73,10 @@ def test_settings_out_of_range(settings):
 
 
 def test_a_seed_gives_the_same_again():
-    law = Distribution([0.2] * 5)
+    exact = Distribution([0.2] * 5)
     one, other = Rng(11), Rng(11)
-    assert [law.sample(one) for _ in range(50)] == [law.sample(other) for _ in range(50)]
-    counts = np.bincount([law.sample(one) for _ in range(5000)], minlength=5)
+    assert [exact.sample(one) for _ in range(50)] == [exact.sample(other) for _ in range(50)]
+    counts = np.bincount([exact.sample(one) for _ in range(5000)], minlength=5)
     assert polydraft.g_test([0.2] * 5, counts.tolist())[2] > 1e-3
 
 

@@ -105,10 +105,10 @@ def test_the_law_of_the_loop():
     counts = np.zeros((3, 3, 3), dtype=int)
     for seed in range(3000):
         counts[tuple(engine.generate([], tree="2,1", max_tokens=3, seed=seed).tokens)] += 1
-    law = np.zeros((3, 3, 3))
+    exact = np.zeros((3, 3, 3))
     for text in np.ndindex(3, 3, 3):
-        law[text] = np.prod([target.distribution(text[:i]).probability(text[i]) for i in range(3)])
-    assert polydraft.g_test(law.ravel().tolist(), counts.ravel().tolist())[2] > 1e-3
+        exact[text] = np.prod([target.distribution(text[:i]).probability(text[i]) for i in range(3)])
+    assert polydraft.g_test(exact.ravel().tolist(), counts.ravel().tolist())[2] > 1e-3
 
 
 def test_certificates_can_fail():
@@ -158,8 +158,8 @@ except KeyboardInterrupt:
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
 def test_signal_handlers_may_drop_sessions_while_an_engine_is_certified():
     """In a process of its own: one that waits for itself waits forever."""
-    said = subprocess.run([sys.executable, "-c", CERTIFIED], capture_output=True, text=True, timeout=120)
-    assert said.stdout == "interrupted True\n", said.stderr
+    printed = subprocess.run([sys.executable, "-c", CERTIFIED], capture_output=True, text=True, timeout=120)
+    assert printed.stdout == "interrupted True\n", printed.stderr
 
 
 def test_refusals():
@@ -173,7 +173,7 @@ def test_refusals():
     with pytest.raises(Unsupported, match="verifier block"):
         Engine(target, draft).generate([0], verifier="block", tree="paths:2,2")
     with pytest.raises(InvalidInput, match="verifier: expected one of"):
-        Engine(target, draft).generate([0], verifier="none")
+        Engine(target, draft).generate([0], verifier="nobody")
     with pytest.raises(TypeError, match="depth"):
         Engine(target, draft).generate([0], depth=3)
     with pytest.raises(TypeError, match="device"):
@@ -193,14 +193,14 @@ def test_a_panic_is_an_exception(capfd):
 @pytest.mark.parametrize("verifier", ["nested-priority", "spectr", "traversal"])
 def test_a_seed_gives_what_the_program_gives(demo, verifier):
     prompt, settings = "impl Iterator for", ["--paths", "3", "--depth", "4", "--seed", "7", "--max-tokens", "60"]
-    said = subprocess.run(
+    printed = subprocess.run(
         [*PROGRAM, "generate", "--prompt", prompt, "--json", "--verifier", verifier, "--temperature", "0.9", *settings],
         check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip
-    said = json.loads(said)
+    printed = json.loads(printed)
     here = demo.generate(prompt, verifier=verifier, tree="paths:3,4", seed=7, max_tokens=60, sampling=Sampling(temperature=0.9))
-    assert here.tokens == said["tokens"] and here.text == said["text"]
-    assert here.statistics["block_efficiency"] == said["stats"]["block_efficiency"]
+    assert here.tokens == printed["tokens"] and here.text == printed["text"]
+    assert here.statistics["block_efficiency"] == printed["stats"]["block_efficiency"]
 
 
 @models
@@ -236,12 +236,12 @@ def test_a_copy_is_kept_where_it_is_to_be(tmp_path):
     def written(copies):
         return Engine(DEMO / "target", "self:q4_0", copies=copies).generate("fn", sampling=cold, max_tokens=20).tokens
 
-    texts = [written(folder)]
+    sequences = [written(folder)]
     (kept,) = folder.iterdir()
     assert kept.suffix == ".polydraft"
     bytes_kept = kept.read_bytes()
-    texts += [written(str(folder)), written(False)]
-    assert [file.read_bytes() for file in folder.iterdir()] == [bytes_kept] and texts == [texts[0]] * 3
+    sequences += [written(str(folder)), written(False)]
+    assert [file.read_bytes() for file in folder.iterdir()] == [bytes_kept] and sequences == [sequences[0]] * 3
     with pytest.raises(InvalidInput, match="copies: cannot write"):
         written(kept)
     with pytest.raises(TypeError, match="copies"):

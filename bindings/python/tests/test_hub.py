@@ -84,5 +84,5 @@ def test_a_download_is_seen_and_interrupted(hub):
     assert running.stderr is not None
     assert "org/tiny: " in running.stderr.readline()
     running.send_signal(signal.SIGINT)
-    said, _ = running.communicate(timeout=40)
-    assert said == "interrupted\n" and running.returncode == 0
+    printed, _ = running.communicate(timeout=40)
+    assert printed == "interrupted\n" and running.returncode == 0

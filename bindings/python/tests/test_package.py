@@ -61,8 +61,10 @@ def test_names():
     assert polydraft.__version__.count(".") == 2
     for verifier in polydraft.VERIFIERS:
         assert polydraft.Verifier(verifier).name == verifier
+    assert {"3,2,1", "binary", "3-ary", "sequoia:16"} < set(polydraft.TREES)
     for tree in polydraft.TREES:
-        polydraft.Tree(tree)
+        acceptance = [0.6, 0.2] if "sequoia" in tree else None
+        assert polydraft.Tree(tree, acceptance=acceptance).nodes > 0
 
 
 def modules(package):

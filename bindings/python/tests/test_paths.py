@@ -37,11 +37,11 @@ def test_on_a_cpu_the_distribution_is_the_targets(verifier, shape):
     emitted = dict.fromkeys(itertools.product(range(vocabulary), repeat=length + 1), 0.0)
     single = list(itertools.product(range(vocabulary), repeat=length))
 
-    def law(table, prefix, token):
+    def exact(table, prefix, token):
         return torch.softmax(table[prefix].double() / 0.8, 0)[token].item()
 
     def likelihood(table, path):
-        return np.prod([law(table, path[:at], token) for at, token in enumerate(path)])
+        return np.prod([exact(table, path[:at], token) for at, token in enumerate(path)])
 
     for tokens in itertools.product(single, repeat=count):
         weight = np.prod([likelihood(draft, path) for path in tokens])
@@ -54,7 +54,7 @@ def test_on_a_cpu_the_distribution_is_the_targets(verifier, shape):
             assert tuple(tokens[found.path[0]][: found.length[0]]) == text[:-1]
             # What is not emitted yet comes from the target.
             for rest in itertools.product(range(vocabulary), repeat=length + 1 - len(text)):
-                more = [law(target, text + rest[:at], token) for at, token in enumerate(rest) if len(text) + at <= length]
+                more = [exact(target, text + rest[:at], token) for at, token in enumerate(rest) if len(text) + at <= length]
                 emitted[text + rest] += weight * chance * np.prod(more)
     for text, probability in emitted.items():
         assert probability == pytest.approx(likelihood(target, text), abs=1e-6)

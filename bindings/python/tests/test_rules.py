@@ -13,18 +13,18 @@ INEXACT = {"global-resolution"}
 def test_every_rule_has_the_targets_law(rule, scheme):
     """Enumerated, wherever a rule says that it supports the scheme; what `law` says is what `emit` does."""
     drafts = 1 if rule == "single" else 2
-    laws = [DRAFT, TARGET][:drafts] if scheme == "distinct" else DRAFT
+    distributions = [DRAFT, TARGET][:drafts] if scheme == "distinct" else DRAFT
     try:
-        coupling = polydraft.couple(rule, TARGET, laws, drafts, scheme)
+        coupling = polydraft.couple(rule, TARGET, distributions, drafts, scheme)
     except Unsupported:
         assert (rule, scheme) not in {("priority", "iid"), ("naive", "top-k"), ("recursive", "without-replacement")}
         return
     emitted = coupling.emitted()
     tolerance = 1e-5 if rule in INEXACT else 1e-9
     assert emitted.probabilities == pytest.approx(TARGET, abs=tolerance)
-    best = polydraft.optimal_acceptance(TARGET, laws, drafts, scheme)
+    best = polydraft.optimal_acceptance(TARGET, distributions, drafts, scheme)
     assert emitted.accepted <= best + tolerance
-    proposal = polydraft.Proposal(laws, drafts, scheme)
+    proposal = polydraft.Proposal(distributions, drafts, scheme)
     mixed = sum(p * coupling.distribution(tuple_).probabilities for p, tuple_ in proposal.tuples())
     assert mixed == pytest.approx(TARGET, abs=tolerance)
 

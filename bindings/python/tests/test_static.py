@@ -20,7 +20,7 @@ from polydraft.transformers.static.head_drafter import HeadDrafter  # noqa: E402
 from polydraft.transformers.static.model_drafter import ModelDrafter  # noqa: E402
 from polydraft.transformers.static.step import Form  # noqa: E402
 from static_families import COMMON, FAMILIES, tiny_model  # noqa: E402
-from test_transformers import law_of  # noqa: E402
+from test_transformers import distribution_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("without_kernels")
 
@@ -65,22 +65,22 @@ def test_greedy_is_generate_without_us(pair, verifier, paths, depth, monkeypatch
     for length in (1, 2, 25):
         ids = torch.randint(64, (1, length), generator=torch.Generator().manual_seed(length))
         plain = pair[0].generate(ids, do_sample=False, max_new_tokens=40)
-        told = {}
+        statistics = {}
         ours = speculate(
             *pair, ids, do_sample=False, max_new_tokens=40, verifier=verifier, paths=paths, depth=depth, seed=3,
-            draft_sampling=polydraft.Sampling(temperature=0.7), statistics=told,
+            draft_sampling=polydraft.Sampling(temperature=0.7), statistics=statistics,
         )  # fmt: skip
         assert ours.tolist() == plain.tolist()
-        assert told["loop"] == "device" and 0 < told["accepted"] < told["drafted"]
+        assert statistics["loop"] == "device" and 0 < statistics["accepted"] < statistics["drafted"]
 
 
 @pytest.mark.parametrize(("verifier", "paths", "depth"), METHODS)
 def test_a_draft_that_is_the_target_is_accepted(pair, verifier, paths, depth):
     """Both caches hold what they should: one wrong key, and some token would be rejected."""
-    ids, told = torch.tensor([[1, 2, 3], [4, 5, 6]]), {}
+    ids, statistics = torch.tensor([[1, 2, 3], [4, 5, 6]]), {}
     settings = dict(do_sample=True, top_k=0, max_new_tokens=60, verifier=verifier, paths=paths, depth=depth, seed=1)
-    speculate(pair[0], pair[0], ids, statistics=told, **settings)
-    assert told["accepted"] >= told["target_calls"] * depth - 2
+    speculate(pair[0], pair[0], ids, statistics=statistics, **settings)
+    assert statistics["accepted"] >= statistics["target_calls"] * depth - 2
 
 
 @pytest.mark.parametrize("drafter", ["model", "head"])
@@ -109,9 +109,9 @@ def test_a_step_asks_the_host_nothing(pair, drafter, tmp_path, monkeypatch):
         monkeypatch.setattr(step.Step, name, guarded(getattr(step.Step, name)))
     for kind in (HeadDrafter, ModelDrafter):
         monkeypatch.setattr(kind, "level", guarded(kind.level))
-    told = {}
-    speculate(pair[0], draft, torch.tensor([[1, 2, 3]]), do_sample=True, max_new_tokens=20, statistics=told)
-    assert told["passes"] > 3
+    statistics = {}
+    speculate(pair[0], draft, torch.tensor([[1, 2, 3]]), do_sample=True, max_new_tokens=20, statistics=statistics)
+    assert statistics["passes"] > 3
 
 
 def test_batches_ends_criteria_and_streamers(pair):
@@ -119,9 +119,9 @@ def test_batches_ends_criteria_and_streamers(pair):
     mask = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1], [0, 1, 1, 1]])
     settings = dict(attention_mask=mask, do_sample=False, max_new_tokens=25, eos_token_id=[3, 17, 40], pad_token_id=0)
     plain = pair[0].generate(ids, **settings)
-    told = {}
-    assert speculate(*pair, ids, seed=1, statistics=told, **settings).tolist() == plain.tolist()
-    assert told["passes"] < told["target_calls"]
+    statistics = {}
+    assert speculate(*pair, ids, seed=1, statistics=statistics, **settings).tolist() == plain.tolist()
+    assert statistics["passes"] < statistics["target_calls"]
 
     one, other = tiny.Streamer(), tiny.Streamer()
     settings = dict(do_sample=False, max_new_tokens=40, stopping_criteria=transformers.StoppingCriteriaList([tiny.Stop()]))
@@ -170,11 +170,11 @@ def test_families(family):
     made = tiny_model(family)
     assert takes_static(made)
     ids = torch.randint(64, (1, 15), generator=torch.Generator().manual_seed(1))
-    told = {}
+    statistics = {}
     plain = made.generate(ids, do_sample=False, max_new_tokens=30)
-    ours = speculate(made, made, ids, do_sample=False, max_new_tokens=30, paths=3, depth=3, statistics=told)
+    ours = speculate(made, made, ids, do_sample=False, max_new_tokens=30, paths=3, depth=3, statistics=statistics)
     assert ours.tolist() == plain.tolist()
-    assert told["accepted"] >= (told["target_calls"] - 1) * 3
+    assert statistics["accepted"] >= (statistics["target_calls"] - 1) * 3
 
 
 def test_recurrent_models_are_decoded_by_the_host():
@@ -182,17 +182,17 @@ def test_recurrent_models_are_decoded_by_the_host():
     config = transformers.Lfm2Config(**{**COMMON, "layer_types": ["conv", "full_attention", "conv"]})
     made = transformers.Lfm2ForCausalLM(config).eval()
     assert not takes_static(made)
-    ids, told = torch.tensor([[1, 2, 3]]), {}
+    ids, statistics = torch.tensor([[1, 2, 3]]), {}
     options = dict(custom_generate=inside.generate, draft_model=made, do_sample=False, max_new_tokens=6)
-    ours = made.generate(ids, statistics=told, **options)
-    assert ours.tolist() == made.generate(ids, do_sample=False, max_new_tokens=6).tolist() and told["loop"] == "host"
+    ours = made.generate(ids, statistics=statistics, **options)
+    assert ours.tolist() == made.generate(ids, do_sample=False, max_new_tokens=6).tolist() and statistics["loop"] == "host"
     with pytest.raises(ValueError, match="Lfm2ForCausalLM does not score a tree over a cache of slots"):
         made.generate(ids, loop="device", **options)
 
 
 @pytest.mark.parametrize(("options", "reason"), [
     ({"repetition_penalty": 1.4}, "RepetitionPenaltyLogitsProcessor looks at the tokens before"),
-    ({"tree": "3,2,1"}, "the tree is '3,2,1'"), ({"tree": "paths:0,3"}, "the tree is"),
+    ({"tree": "3,2,1"}, "the tree is '3,2,1'"), ({"tree": "paths:0,3"}, "paths: expected from 1"),
     ({"verifier": "traversal"}, "the verifier is none of"), ({"verifier": "block", "paths": 2}, "block verifies one path"),
     ({"seed": polydraft.Rng(1)}, "an Rng decides"), ({"loop": "gpu"}, "expected loop to be auto, host or device"),
 ])  # fmt: skip
@@ -225,7 +225,7 @@ def test_a_head_drafts_as_it_was_trained(tmp_path, says):
     assert found.accepted > 0
     context, at = len(prompt) - 1, 0
     with torch.no_grad():
-        text = torch.tensor([found.texts[0]])
+        text = torch.tensor([found.sequences[0]])
         kept = target(text, output_hidden_states=True).hidden_states
         states = torch.cat([kept[i] for i in (0, 1, 1)], -1)
         while at < len(seen):
@@ -257,10 +257,10 @@ def test_a_head_on_a_batch(tmp_path):
     plain = target.generate(ids, **settings)
     ours = speculate(target, tmp_path / "head", ids, draft_sampling=polydraft.Sampling(), seed=1, **settings)
     assert ours.tolist() == plain.tolist()
-    with pytest.raises(ValueError, match="expected a folder with config.json"):
+    with pytest.raises(ValueError, match="folder of a draft head \\(config.json and model.safetensors\\)"):
         speculate(target, str(tmp_path / "none"), ids, **settings)
     config, file = tmp_path / "head" / "config.json", tmp_path / "head" / "model.safetensors"
-    said = json.loads(config.read_text())
+    printed = json.loads(config.read_text())
     for change, message in [
         ({"eagle_config": {"norm_before_residual": True}}, "norm_before_residual is not computed inside transformers"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "expected plain rotary positions"),
@@ -268,11 +268,11 @@ def test_a_head_on_a_batch(tmp_path):
         ({"eagle_aux_hidden_state_layer_ids": [0, 1, 9]}, "made for another target than this one of 3 layers"),
         ({"eagle_aux_hidden_state_layer_ids": None, "architectures": ["DFlash"]}, "expected EAGLE-3's form"),
     ]:
-        config.write_text(json.dumps({**said, **change}))
+        config.write_text(json.dumps({**printed, **change}))
         inside.release(target)
         with pytest.raises(ValueError, match=message):
             speculate(target, tmp_path / "head", ids, **settings)
-    config.write_text(json.dumps(said))
+    config.write_text(json.dumps(printed))
     tensors = safetensors.load_file(file)
     safetensors.save_file({name: x for name, x in tensors.items() if "up_proj" not in name}, file)
     with pytest.raises(ValueError, match="expected midlayer.mlp.up_proj.weight in"):
@@ -301,18 +301,18 @@ def test_the_law_by_g_test(options, filters, drafter, tmp_path):
             made += [transformers.TopKLogitsWarper(filters[1]), transformers.TopPLogitsWarper(filters[2])]
         process = transformers.LogitsProcessorList(made)
     ids, length = torch.tensor([[1, 2, 3]]), 3
-    law = law_of(target, ids, length, process)
-    counts = dict.fromkeys(law, 0)
+    exact = distribution_of(target, ids, length, process)
+    counts = dict.fromkeys(exact, 0)
     torch.manual_seed(5)
     rows = 64
     for _ in range(24):
-        texts = speculate(
+        sequences = speculate(
             target, draft, ids.expand(rows, -1), do_sample=True, max_new_tokens=length,
             **{"top_k": 0, "paths": 3, "depth": 2, **options},
         )  # fmt: skip
-        for text in texts[:, 3:].tolist():
+        for text in sequences[:, 3:].tolist():
             counts[tuple(text)] += 1
-    assert not any(count for text, count in counts.items() if law[text] == 0)
-    kept = [text for text in law if law[text] > 0]
-    statistic, freedom, p = polydraft.g_test([law[text] for text in kept], [counts[text] for text in kept])
+    assert not any(count for text, count in counts.items() if exact[text] == 0)
+    kept = [text for text in exact if exact[text] > 0]
+    statistic, freedom, p = polydraft.g_test([exact[text] for text in kept], [counts[text] for text in kept])
     assert p > 1e-3 and freedom > 12, (statistic, freedom, p)

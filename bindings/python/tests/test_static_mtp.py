@@ -76,7 +76,7 @@ def test_its_distributions_are_those_of_a_direct_computation(family):
     assert found.accepted > 0
     for at in range(0, len(seen), 3):
         context = seen[at][2]
-        text = found.texts[0][: context + 1]
+        text = found.sequences[0][: context + 1]
         assert text[-1] == int(seen[at][1][0, 1])
         for path in range(2):
             drafted = [int(seen[at + level][1][0, path]) for level in (1, 2)]
@@ -96,24 +96,24 @@ def test_it_is_read_from_the_models_own_files(tmp_path, monkeypatch):
     safetensors.save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
     monkeypatch.setattr(transformers.DeepseekV3ForCausalLM, "_keys_to_ignore_on_load_unexpected", [r"model\.layers\.3.*"])
     model = transformers.DeepseekV3ForCausalLM.from_pretrained(tmp_path).eval()
-    ids, told = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]]), {}
+    ids, statistics = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]]), {}
     plain = model.generate(ids, do_sample=False, max_new_tokens=30)
     options = dict(custom_generate=inside.generate, draft_model="mtp", paths=3, depth=3, draft_sampling=polydraft.Sampling())
-    ours = model.generate(ids, do_sample=False, max_new_tokens=30, statistics=told, **options)
-    assert ours.tolist() == plain.tolist() and told["loop"] == "device"
+    ours = model.generate(ids, do_sample=False, max_new_tokens=30, statistics=statistics, **options)
+    assert ours.tolist() == plain.tolist() and statistics["loop"] == "device"
     with pytest.raises(ValueError, match="has no layer for predicting several tokens"):
         tiny_model("Qwen3").generate(ids, max_new_tokens=5, **options)
 
     def unnamed(of, **options):
         """What drafts where nothing is named; the text is plain decoding's."""
-        told = {}
+        statistics = {}
         settings = dict(do_sample=False, max_new_tokens=20, **options)
-        ours = of.generate(ids, custom_generate=inside.generate, statistics=told, **settings)
+        ours = of.generate(ids, custom_generate=inside.generate, statistics=statistics, **settings)
         settings.pop("loop", None)
         assert ours.tolist() == of.generate(ids, **settings).tolist()
-        return told["draft"], told["loop"]
+        return statistics["draft"], statistics["loop"]
 
-    assert unnamed(model) == ("mtp", "device") and told["draft"] == "mtp"
+    assert unnamed(model) == ("mtp", "device") and statistics["draft"] == "mtp"
     # Where the layer cannot be used, n-grams draft.
     assert unnamed(model, repetition_penalty=1.3) == ("ngram", "host") == unnamed(model, loop="host")
     with pytest.warns(UserWarning, match="own layer cannot be read, n-grams draft"):

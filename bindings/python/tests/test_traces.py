@@ -25,7 +25,7 @@ def expected():
 
 def test_sums_are_the_programs():
     found, program = replay(TRACE), expected()
-    assert (found.tree, found.texts, found.positions, found.drafts) == (
+    assert (found.tree, found.sequences, found.positions, found.drafts) == (
         program["tree"],
         program["texts"],
         program["positions"],
@@ -39,7 +39,7 @@ def test_sums_are_the_programs():
         # Kept in a file: a verifier that adds up in another order later may differ in the last
         # bits.
         assert ours == pytest.approx([theirs[key] for key in KEYS], rel=0, abs=1e-12)
-        assert row.sum == pytest.approx(row.tokens * found.texts)
+        assert row.sum == pytest.approx(row.tokens * found.sequences)
 
 
 def test_files_together_are_the_trace():
@@ -56,14 +56,14 @@ def test_positions_are_drafts_and_laws():
     assert isinstance(trace, Iterable) and isinstance(trace[0], Iterable)
     seen = 0
     for shard in trace:
-        assert 0 < shard.left_out <= 0.2 and shard.made["version"] and len(shard.texts) == 2
+        assert 0 < shard.left_out <= 0.2 and shard.made["version"] and len(shard.sequences) == 2
         for position in shard:
-            draft, text = position.draft, shard.texts[position.text]
+            draft, text = position.draft, shard.sequences[position.sequence]
             before = [*shard.prompt, *text[: position.at]]
             assert draft.tokens[0] == before[-1] and draft.form == "3 i.i.d. paths"
             assert len(position.target) == len(draft)
-            for node, law in enumerate(position.target):
-                tokens, mass = law.support()
+            for node, exact in enumerate(position.target):
+                tokens, mass = exact.support()
                 assert mass.sum() == pytest.approx(1) and np.all(np.diff(tokens.astype(int)) > 0)
                 assert (draft.distribution(node) is None) == (node in draft.leaves())
             outcome = Verifier("nested-priority").verify(draft, position.target, rng=1)
@@ -84,8 +84,8 @@ def test_ordinary_packages_read_it():
         begin, end = header[name]["data_offsets"]
         return np.frombuffer(data[8 + length + begin : 8 + length + end], types[header[name]["dtype"]])
 
-    entries, law = tensor("target.entries")[0], shard[0].target[0]
-    tokens, mass = law.support()
+    entries, exact = tensor("target.entries")[0], shard[0].target[0]
+    tokens, mass = exact.support()
     assert np.array_equal(tensor("target.tokens")[:entries], tokens)
     assert np.array_equal(tensor("target.weights")[:entries].astype("f8") * tensor("target.scale")[0], mass)
     assert np.array_equal(tensor("prompt"), shard.prompt)

@@ -219,7 +219,7 @@ def test_more_drafts_are_accepted_more():
     assert (one < two).all() and (two < four).all() and (four <= p.sum(1) + 1e-6).all()
 
 
-def small_folder(path, texts=70, hidden=32):
+def small_folder(path, sequences=70, hidden=32):
     """Random text of a target whose last state, and so its distribution, goes by the token before alone."""
     generator = torch.Generator().manual_seed(1)
     model = dict(
@@ -230,7 +230,7 @@ def small_folder(path, texts=70, hidden=32):
     (path / "model.json").write_text(json.dumps(model))
     embedding = torch.randn(24, hidden, generator=generator).bfloat16()
     save_file({"embedding": embedding, "norm": torch.ones(hidden)}, path / "model.safetensors")
-    lengths = torch.randint(16, 30, (texts,), generator=generator)
+    lengths = torch.randint(16, 30, (sequences,), generator=generator)
     count = int(lengths.sum())
     tokens = torch.randint(0, 24, (count,), generator=generator)
     states = torch.randint(-127, 128, (count, 4 * hidden), generator=generator, dtype=torch.int8)
@@ -239,7 +239,7 @@ def small_folder(path, texts=70, hidden=32):
     last = states[:, -hidden:].float() * scales[0, 0].float()
     sums = torch.logsumexp(last @ embedding.float().T, 1)
     shard = {
-        "tokens": tokens.int(), "lengths": lengths.int(), "kinds": torch.zeros(texts, dtype=torch.uint8),
+        "tokens": tokens.int(), "lengths": lengths.int(), "kinds": torch.zeros(sequences, dtype=torch.uint8),
         "taught": torch.ones(count, dtype=torch.uint8), "log_sums": sums.roll(1), "states": states, "scales": scales,
     }  # fmt: skip
     save_file(shard, path / "shard-0000.safetensors")

@@ -141,22 +141,22 @@ def test_batches_streamers_and_criteria(pair):
     assert ours.tolist() == plain.tolist() and one.put_ == other.put_ == ours[0].tolist() and other.ended == 1
 
 
-def law_of(model, ids, length, process=None):
+def distribution_of(model, ids, length, process=None):
     """The exact law of the next tokens of plain sampling, by text."""
-    vocabulary, law = model.config.vocab_size, {}
-    texts = list(itertools.product(range(vocabulary), repeat=length))
-    rows = torch.cat([ids.expand(len(texts), -1), torch.tensor(texts)], dim=-1)
+    vocabulary, exact = model.config.vocab_size, {}
+    token_lists = list(itertools.product(range(vocabulary), repeat=length))
+    rows = torch.cat([ids.expand(len(token_lists), -1), torch.tensor(token_lists)], dim=-1)
     with torch.no_grad():
         logits = model(rows).logits
-    for row, text in zip(range(len(texts)), texts):
+    for row, text in zip(range(len(token_lists)), token_lists):
         p = 1.0
         for index, token in enumerate(text):
             here = ids.shape[1] + index
             scores = logits[row : row + 1, here - 1]
             scores = process(rows[row : row + 1, :here], scores) if process else scores
             p *= scores.double().softmax(-1)[0, token].item()
-        law[text] = p
-    return law
+        exact[text] = p
+    return exact
 
 
 @pytest.mark.parametrize(("verifier", "tree", "length", "vocabulary", "options"), [
@@ -187,7 +187,7 @@ def test_the_law_by_enumeration(verifier, tree, length, vocabulary, options):
             transformers.TemperatureLogitsWarper(options["temperature"]),
             transformers.TopKLogitsWarper(options["top_k"]),
         ])  # fmt: skip
-    expected, got = law_of(model, ids, length, process), {}
+    expected, got = distribution_of(model, ids, length, process), {}
     runs = polydraft.enumerate_decisions(experiment)
     for p, text in runs:
         got[text] = got.get(text, 0.0) + p
@@ -196,13 +196,13 @@ def test_the_law_by_enumeration(verifier, tree, length, vocabulary, options):
 
 
 def g_test_of(model, draft, ids, runs, length, **options):
-    law = law_of(model, ids, length)
-    counts = dict.fromkeys(law, 0)
+    exact = distribution_of(model, ids, length)
+    counts = dict.fromkeys(exact, 0)
     torch.manual_seed(1)
     for _ in range(runs):
         text = speculate(model, draft, ids, do_sample=True, top_k=0, max_new_tokens=length + 3, **options)
         counts[tuple(text[0, ids.shape[1] :][:length].tolist())] += 1
-    return polydraft.g_test(list(law.values()), list(counts.values()))
+    return polydraft.g_test(list(exact.values()), list(counts.values()))
 
 
 def test_the_law_by_g_test(monkeypatch):

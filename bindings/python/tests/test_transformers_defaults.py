@@ -9,7 +9,7 @@ transformers = pytest.importorskip("transformers")
 import polydraft.transformers as inside  # noqa: E402
 import tiny  # noqa: E402
 from polydraft.transformers import costs, host  # noqa: E402
-from test_transformers import law_of  # noqa: E402
+from test_transformers import distribution_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("without_kernels")
 IDS = torch.tensor([[1, 2, 3]])
@@ -23,9 +23,9 @@ def pair():
 
 
 def generate(model, ids=IDS, **options):
-    told = {}
-    text = model.generate(ids, custom_generate=inside.generate, statistics=told, **options)
-    return text.tolist(), told
+    report = {}
+    text = model.generate(ids, custom_generate=inside.generate, statistics=report, **options)
+    return text.tolist(), report
 
 
 def test_the_tree_is_one_path_by_what_steps_cost(pair, monkeypatch):
@@ -34,17 +34,17 @@ def test_the_tree_is_one_path_by_what_steps_cost(pair, monkeypatch):
     real = host.Loop._measured
     monkeypatch.setattr(host.Loop, "_measured", lambda *args: measured.append(real(*args)) or measured[-1])
     options = dict(draft_model=draft, do_sample=True, max_new_tokens=40, seed=5)
-    one, told = generate(model, **options)
-    assert told["tree"] == {"tree": "auto", "costs": measured[0]} and told["draft"] == "model" and told["loop"] == "host"
-    seconds = [a["seconds"] for a in told["tree"]["costs"]["target"]]
-    assert 0 < seconds[0] and seconds == sorted(seconds) and 0 < told["tree"]["costs"]["rejected"] < 1
+    one, report = generate(model, **options)
+    assert report["tree"] == {"tree": "auto", "costs": measured[0]} and report["draft"] == "model" and report["loop"] == "host"
+    seconds = [a["seconds"] for a in report["tree"]["costs"]["target"]]
+    assert 0 < seconds[0] and seconds == sorted(seconds) and 0 < report["tree"]["costs"]["rejected"] < 1
     # The measured steps are no part of the statistics.
-    assert told["tokens"] == 40 and told["draft_calls"] <= 16 * told["target_calls"] <= 16 * 40
+    assert report["tokens"] == 40 and report["draft_calls"] <= 16 * report["target_calls"] <= 16 * 40
     # The same output for a seed, here without measuring again, elsewhere by the same costs.
     assert generate(model, **options)[0] == one and len(measured) == 1
     assert generate(model, tree="auto", **options)[0] == one and len(measured) == 1
     monkeypatch.setattr(host, "_costs", type(host._costs)())
-    assert generate(model, tree=told["tree"], **options)[0] == one and len(measured) == 1
+    assert generate(model, tree=report["tree"], **options)[0] == one and len(measured) == 1
     assert generate(model, tree="auto:2", **options)[1]["tree"]["depth"] == 2 and len(measured) == 2
     # Another verifier, and plain sampling's text without sampling.
     options = dict(draft_model=draft, do_sample=False, max_new_tokens=40)
@@ -95,16 +95,76 @@ def test_trees_that_are_named_in_part(pair, options, tree):
     assert generate(pair[0], draft_model=pair[1], do_sample=False, max_new_tokens=8, **options)[1]["tree"] == tree
 
 
+def test_trees_are_those_of_the_verifier(pair):
+    """By name, with the draws that it is exact for."""
+    settings = dict(draft_model=pair[1], do_sample=False, max_new_tokens=12)
+    plain = pair[0].generate(IDS, do_sample=False, max_new_tokens=12).tolist()
+    rates = dict(acceptance=[0.6, 0.2], draft_sampling=polydraft.Sampling())
+    for verifier, tree, options in [
+        ("walk:hub", "binary", {}), ("walk:hub", "3,2", {}), ("walk:hub", {"tree": "2,2"}, {}),
+        ("traversal", "sequoia:4", rates), ("nested-priority", "sequoia:4", rates),
+        ("walk:hub", polydraft.Tree("binary", verifier="walk:hub"), {}),
+    ]:  # fmt: skip
+        text, counts = generate(pair[0], verifier=verifier, tree=tree, **options, **settings)
+        assert text == plain and counts["drafted"] > 0 and counts["tree"] == tree
+    with pytest.raises(ValueError, match="give Engine, Tree or transformers.generate acceptance="):
+        generate(pair[0], tree="sequoia:4", **settings)
+    for options in ({}, {"tree": "paths:2,2"}):
+        with pytest.raises(ValueError, match="acceptance= is what .* it has no meaning here"):
+            generate(pair[0], acceptance=[0.6], **options, **settings)
+
+
+@pytest.mark.parametrize("none", [None, "none"])
+def test_the_verifier_none_is_plain_decoding(pair, none):
+    model, draft = pair
+    plain = model.generate(IDS, do_sample=False, max_new_tokens=12).tolist()
+    for given in ({}, {"draft_model": draft}, {"draft_model": "ngram"}):
+        text, counts = generate(model, verifier=none, do_sample=False, max_new_tokens=12, **given)
+        assert text == plain and counts["target_calls"] == 12 and counts["draft_calls"] == counts["drafted"] == 0
+        assert counts["draft"] == "none" and counts["tree"] is None
+    written = '"none"' if none else "None"
+    for option in (
+        {"tree": "auto"}, {"paths": 2}, {"depth": 2}, {"acceptance": [0.5]}, {"draft_sampling": polydraft.Sampling()},
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"{next(iter(option))}= has no meaning with verifier={written}"):
+            generate(model, verifier=none, max_new_tokens=5, **option)
+    with pytest.raises(ValueError, match="plain decoding is the host's"):
+        generate(model, verifier=none, loop="device", max_new_tokens=5)
+
+
+def test_the_law_of_plain_decoding_by_enumeration():
+    model = tiny.llama(vocabulary=3, layers=2, width=16, seed=4, scale=0.4)
+    ids, got = torch.tensor([[0, 1]]), {}
+
+    def experiment(rng):
+        return tuple(generate(model, ids, do_sample=True, top_k=0, max_new_tokens=2, verifier="none", seed=rng)[0][0][2:])
+
+    for p, text in polydraft.enumerate_decisions(experiment):
+        got[text] = got.get(text, 0.0) + p
+    distribution = distribution_of(model, ids, 2)
+    assert max(abs(distribution[text] - got.get(text, 0.0)) for text in distribution) < 2e-6
+
+
+@pytest.mark.parametrize(("draft", "got"), [
+    (["ngram"], "got list"), (3, "got int"), ("self", "got 'self'"), ("nope", "got 'nope'"),
+    ("none", "got 'none' \\(give verifier=\"none\""), ("auto", "got 'auto' \\(leave it out"),
+])  # fmt: skip
+def test_what_is_no_draft_is_refused_in_words(pair, draft, got):
+    expected = 'polydraft: expected draft_model to be a causal model, .*"mtp" or "ngram", ' + got
+    with pytest.raises(ValueError, match=expected):
+        generate(pair[0], draft_model=draft, max_new_tokens=5)
+
+
 def test_ngrams_draft_where_no_draft_is_named(pair):
     model, ids = pair[0], torch.tensor([[5, 6, 7, 8] * 6])
     settings = dict(do_sample=False, max_new_tokens=60)
     plain = model.generate(ids, **settings).tolist()
     for options in ({}, {"draft_model": "ngram"}, {"paths": 2, "depth": 3}, {"tree": "paths:1,4", "repetition_penalty": 1.01}):
         with_penalty = model.generate(ids, **settings, repetition_penalty=1.01).tolist()
-        text, told = generate(model, ids, **settings, **options)
+        text, report = generate(model, ids, **settings, **options)
         assert text == (with_penalty if "repetition_penalty" in options else plain)
-        assert told["draft"] == "ngram" and told["loop"] == "host"
-    assert told["accepted"] > 0
+        assert report["draft"] == "ngram" and report["loop"] == "host"
+    assert report["accepted"] > 0
     with pytest.raises(ValueError, match="n-grams draft on the host"):
         generate(model, loop="device", **settings)
 
@@ -114,12 +174,12 @@ def test_the_law_with_ngrams_by_enumeration():
     ids, got = torch.tensor([[0, 1, 0, 1, 2]]), {}
 
     def experiment(rng):
-        text, told = generate(model, ids, do_sample=True, top_k=0, max_new_tokens=3, tree="paths:2,2", seed=rng)
-        return tuple(text[0][5:]), told["accepted"]
+        text, report = generate(model, ids, do_sample=True, top_k=0, max_new_tokens=3, tree="paths:2,2", seed=rng)
+        return tuple(text[0][5:]), report["accepted"]
 
     for p, (text, accepted) in polydraft.enumerate_decisions(experiment):
         got[text] = got.get(text, 0.0) + p
         got[None] = got.get(None, 0) + accepted
     assert got.pop(None) > 0
-    law = law_of(model, ids, 3)
-    assert max(abs(law[text] - got.get(text, 0.0)) for text in law) < 2e-6
+    distribution = distribution_of(model, ids, 3)
+    assert max(abs(distribution[text] - got.get(text, 0.0)) for text in distribution) < 2e-6

@@ -36,12 +36,12 @@ def logits(rng, nodes, vocabulary=6):
 
 def grown(tree, numbers, rng, vocabulary=6, **options):
     """A draft, and the logits that it was drawn from, by node."""
-    draft, laws = Draft(tree, **options), {}
+    draft, distributions = Draft(tree, **options), {}
     while nodes := draft.frontier():
         rows = logits(numbers, len(nodes), vocabulary)
-        laws.update(zip(nodes, rows))
+        distributions.update(zip(nodes, rows))
         draft.grow(rows, rng)
-    return draft, laws
+    return draft, distributions
 
 
 def test_drafts_by_level():
@@ -68,21 +68,21 @@ def test_what_others_drew_is_what_is_drawn_here(tree):
     rng = np.random.default_rng(7)
     for seed in range(20):
         draft, rows = grown(tree, rng, Rng(seed))
-        laws = np.zeros((len(draft), 6), dtype=np.float32)
+        distributions = np.zeros((len(draft), 6), dtype=np.float32)
         for node, row in rows.items():
-            laws[node] = row
+            distributions[node] = row
         paths = tree.startswith("paths")
         scheme = tree.partition("/")[2] or "iid"
         # Everywhere but in paths draws begin anew; behind the first of `delayed` its path goes on.
         begins = None if paths else [(tree != "delayed:1,3,2") or depth != 2 for depth in draft.depths]
-        given = Draft.given(draft.tokens, draft.parents, laws, draft.counts, scheme, begins)
+        given = Draft.given(draft.tokens, draft.parents, distributions, draft.counts, scheme, begins)
         assert (given.tokens == draft.tokens).all() and (given.counts == draft.counts).all()
         target = logits(rng, len(draft))
         verifier = "nested-priority" if scheme == "iid" else "walk:naive"
         one = polydraft.verify(draft, target, seed, verifier=verifier)
         other = polydraft.verify(given, target, seed, verifier=verifier)
         whole = polydraft.verify_arrays(
-            draft.tokens, draft.parents, laws, target, seed,
+            draft.tokens, draft.parents, distributions, target, seed,
             counts=draft.counts, scheme=scheme, begins=begins, verifier=verifier,
         )  # fmt: skip
         assert one.tokens == other.tokens == whole.tokens and one.accepted == other.accepted
@@ -92,23 +92,23 @@ def test_paths_of_others():
     rng = np.random.default_rng(3)
     row = {}
 
-    def law(text):
+    def exact(text):
         return row.setdefault(tuple(text), rng.normal(size=5).astype(np.float32))
 
     paths = [[1, 2, 0], [1, 2, 3], [4, 0, 0], [1, 3, 3]]
-    laws = np.stack([[law(path[:depth]) for depth in range(3)] for path in paths])
-    draft = Draft.from_paths(np.array(paths), laws, root=2)
+    distributions = np.stack([[exact(path[:depth]) for depth in range(3)] for path in paths])
+    draft = Draft.from_paths(np.array(paths), distributions, root=2)
     assert draft.tokens.tolist() == [2, 1, 4, 2, 3, 0, 0, 3, 3, 0]
     assert draft.counts.tolist() == [0, 3, 1, 2, 1, 1, 1, 1, 1, 1]
     assert draft.form == "4 i.i.d. paths"
     for node in range(len(draft)):
         text = draft.tokens[draft.path(node)].tolist()
         if (drawn := draft.distribution(node)) is not None:
-            assert drawn == polydraft.Distribution.from_logits(law(text))
+            assert drawn == polydraft.Distribution.from_logits(exact(text))
     with pytest.raises(InvalidInput, match="one length"):
-        Draft.from_paths([[1, 2], [1]], laws)
+        Draft.from_paths([[1, 2], [1]], distributions)
     with pytest.raises(InvalidInput, match=r"shape \[4, 3, vocabulary\]"):
-        Draft.from_paths(paths, laws[:, :2])
+        Draft.from_paths(paths, distributions[:, :2])
 
 
 @pytest.mark.parametrize(
@@ -130,12 +130,12 @@ def test_what_cannot_have_been_drawn(arguments, message):
 
 
 def test_absurd_numbers_of_draws_are_refused_at_once():
-    laws = np.zeros((3, 4), dtype=np.float32)
+    distributions = np.zeros((3, 4), dtype=np.float32)
     for counts in ([0, 1, 4_000_000_000], [0, 2**19, 2**19 + 1]):
         with pytest.raises(TooLarge, match=f"at most 1048576 draws in all, got {sum(counts)}"):
-            Draft.given([0, 1, 2], [-1, 0, 0], laws, counts)
+            Draft.given([0, 1, 2], [-1, 0, 0], distributions, counts)
     # The root is nobody's draw.
-    given = Draft.given([0, 1, 2], [-1, 0, 0], laws, [4_000_000_000, 3, 2])
+    given = Draft.given([0, 1, 2], [-1, 0, 0], distributions, [4_000_000_000, 3, 2])
     assert given.counts.tolist() == [0, 3, 2]
 
 
@@ -200,8 +200,8 @@ def test_a_loop_of_ones_own_is_enumerated():
             drawn = Draft("paths:2,1", depth=length - len(text) - 1)
             while nodes := drawn.frontier():
                 drawn.grow([draft.distribution(text + tuple(drawn.tokens[drawn.path(n)])) for n in nodes], rng)
-            laws = [target.distribution(text + tuple(drawn.tokens[drawn.path(n)])) for n in range(len(drawn))]
-            text += tuple(polydraft.verify(drawn, laws, rng).tokens)
+            distributions = [target.distribution(text + tuple(drawn.tokens[drawn.path(n)])) for n in range(len(drawn))]
+            text += tuple(polydraft.verify(drawn, distributions, rng).tokens)
         return text
 
     runs = polydraft.enumerate_decisions(experiment)
@@ -219,10 +219,10 @@ def test_trees_that_learn():
         tree, rng, nodes = Tree("auto"), Rng(1), []
         for _ in range(60):
             draft = Draft(tree)
-            law = np.array([0.0, 9.0, 0.0, 0.0], dtype=np.float32)
+            exact = np.array([0.0, 9.0, 0.0, 0.0], dtype=np.float32)
             while frontier := draft.frontier():
-                draft.grow(np.repeat(law[None], len(frontier), 0), rng)
-            target = np.repeat(law[None] if right else -law[None], len(draft), 0)
+                draft.grow(np.repeat(exact[None], len(frontier), 0), rng)
+            target = np.repeat(exact[None] if right else -exact[None], len(draft), 0)
             tree.observe(draft, polydraft.verify(draft, target, rng))
             nodes.append(len(draft) - 1)
         drafted[right] = sum(nodes[30:])
@@ -235,9 +235,56 @@ def test_settings():
     assert repr(tree) == "Tree('paths:4,8')" and Verifier({"verifier": "walk", "rule": "k-seq"}).name == "spectr"
     costs = {"target": [[1, 1.0], [8, 1.2]], "draft": [[1, 0.1]]}
     assert Tree({"tree": "auto", "costs": costs}).depth == 16
-    for wrong in ({"tree": "paths", "width": 3}, {"tree": "path"}, {}):
+    for wrong in ({"tree": "paths", "width": 3}, {"tree": "binary", "depth": 3}, {}):
         with pytest.raises(InvalidInput, match="settings"):
             Tree(wrong)
+
+
+def test_a_dictionary_with_a_name_alone_is_that_name():
+    for name in ("binary", "3,2/top-k", "paths:4,8", "auto"):
+        assert repr(Tree({"tree": name})) == repr(Tree(name))
+    assert Verifier({"verifier": "walk:hub"}).name == "walk:hub"
+    with pytest.raises(InvalidInput, match='tree: expected one of paths:2,3; .*sequoia:16, got "path"'):
+        Tree({"tree": "path"})
+    with pytest.raises(InvalidInput, match='a tree of paths, distinct, .*, got "binary", which has none beside its name'):
+        Tree({"tree": "binary", "depth": 3})
+
+
+def test_a_name_is_a_tree_for_the_verifier_that_is_known():
+    hub = Verifier("walk:hub")
+    for name in ("binary", "3,2", {"tree": "2,2"}, "stop-below:0.2,2,2"):
+        assert hub.supports(name) and not hub.supports(Tree(name))
+        hub.require(name)
+        tree = Tree(name, verifier="walk:hub")
+        assert hub.supports(tree) and "/greedy" in repr(tree)
+        # A copy is what it is a copy of.
+        assert repr(Tree(tree)) == repr(tree)
+    assert repr(Tree("binary")) == "Tree('levels:2,2,2')" == repr(Tree("binary", verifier=Verifier()))
+    target, draft = polydraft.random_tables(2, 3, seed=2)
+    assert polydraft.exact_distribution("walk:hub", "2,2", target, draft).deviation < 1e-10
+    with pytest.raises(Unsupported):
+        polydraft.exact_distribution("walk:hub", Tree("2,2"), target, draft)
+
+
+def test_sequoia_trees_are_made_from_acceptances(tmp_path):
+    rates, file = [0.6, 0.2, 0.1], tmp_path / "rates.json"
+    file.write_text('{"acceptance": [0.6, 0.2, 0.1]}')
+    tree = Tree("sequoia:5", acceptance=rates)
+    assert tree.nodes == 5 and repr(tree) == "Tree('fixed:0,1,2,0,3')" and Verifier("traversal").supports(tree)
+    assert repr(Tree("stop-below:0.1,sequoia:5", acceptance=rates)).startswith("Tree('stop-below:0.1,fixed:")
+    assert Verifier().supports(Tree("sequoia:5", acceptance=tuple(rates), verifier="nested-priority"))
+    if hasattr(polydraft, "use_threads"):
+        assert repr(Tree("sequoia:5", acceptance=file)) == repr(Tree("sequoia:5", acceptance=str(file))) == repr(tree)
+    with pytest.raises(InvalidInput, match="made from measured acceptances: give Engine, Tree or") as refused:
+        Tree("sequoia:5")
+    assert "polydraft-lab" not in str(refused.value)
+    for name in ("paths:2,3", {"tree": "paths", "paths": 2}, tree):
+        with pytest.raises(InvalidInput, match="acceptance= is what .* it has no meaning here"):
+            Tree(name, acceptance=rates)
+    with pytest.raises(InvalidInput, match="acceptance: expected a list of numbers, or a file of them, got int"):
+        Tree("sequoia:5", acceptance=3)
+    with pytest.raises(InvalidInput, match="at most 1 together"):
+        Tree("sequoia:5", acceptance=[0.9, 0.9])
 
 
 def test_tables():

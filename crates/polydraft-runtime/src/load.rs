@@ -4,13 +4,14 @@ use anyhow::{Result, bail};
 use polydraft_engine::Engine;
 use polydraft_models::Bytes;
 
+use crate::backend::native::Native;
 use crate::draft::{Draft, DraftFiles};
 use crate::drafters::Drafters;
 use crate::listen::Listener;
 use crate::message::{OptionName, message};
 use crate::model_files::demo_folder;
 use crate::models::{LanguageModel, ModelOptions, Models};
-use crate::plan::Plan;
+use crate::plan::{Plan, backend_of, draft_backend};
 use crate::table_saver::TableSaver;
 use crate::usage::{Advice, Usage};
 
@@ -68,6 +69,23 @@ impl ModelOptions {
         let (model, language) = backend.load_draft(&files.path, None)?;
         target.language.vocabulary.check_draft(&language.vocabulary)?;
         Ok((target, LanguageModel { model, language }))
+    }
+
+    /// Loads only a draft, as a model, for a target that is not given by these options.
+    ///
+    /// # Errors
+    /// [`Usage`] for a draft that is no model; a model that cannot be loaded.
+    pub fn load_draft(&self, name: &str, listener: &dyn Listener) -> Result<LanguageModel> {
+        let Draft::Model(files) = Draft::resolve(name, self.offline, listener)? else {
+            return Err(Usage::conflict(
+                &[OptionName::Draft],
+                message![OptionName::Draft.with(name), ": expected the files of a model here"],
+            ));
+        };
+        let native = Native { options: self, target_on_llama: false, listener };
+        let backend = backend_of(draft_backend(self, &files)?, native);
+        let (model, language) = backend.load_draft(&files.path, None)?;
+        Ok(LanguageModel { model, language })
     }
 
     /// Loads only the target, as a model.

@@ -87,10 +87,7 @@ impl<'a> Plan<'a> {
 
     /// Returns the backend of this kind.
     pub fn backend(&self, kind: BackendKind) -> Box<dyn Backend + 'a> {
-        match kind {
-            BackendKind::Native => Box::new(self.native()),
-            BackendKind::Llama => Box::new(Llama { native: self.native() }),
-        }
+        backend_of(kind, self.native())
     }
 
     /// Returns the native backend.
@@ -292,6 +289,14 @@ fn find_target(
     let native: &[_] = if options.dtype.is_some() { &[OptionName::Dtype] } else { &[] };
     let backend = options.backend.target_backend(&path, native, prefers_native)?;
     Ok(ResolvedTarget { path, backend })
+}
+
+/// Returns the backend of this kind, with the options of the native one.
+pub(crate) fn backend_of(kind: BackendKind, native: Native<'_>) -> Box<dyn Backend + '_> {
+    match kind {
+        BackendKind::Native => Box::new(native),
+        BackendKind::Llama => Box::new(Llama { native }),
+    }
 }
 
 /// Returns the backend of a draft model.

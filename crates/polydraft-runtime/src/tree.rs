@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use polydraft::policy::{DEFAULT_DEPTH, Distinct, StopBelow, TreeChoice, TreeName};
-use polydraft::{Drafting, PolicyKind, VerifierKind};
+use polydraft::{PolicyKind, VerifierKind};
 use serde::{Deserialize, Serialize};
 
 use crate::message::{Message, OptionName, Part, message};
@@ -21,7 +21,11 @@ pub struct AcceptanceFile {
 }
 
 impl AcceptanceFile {
-    pub(crate) fn read(path: &Path) -> Result<Self> {
+    /// Reads measured acceptances from a file.
+    ///
+    /// # Errors
+    /// A file that cannot be read or contains no acceptances.
+    pub fn read(path: &Path) -> Result<Self> {
         let text = polydraft_files::read_text(path, polydraft_files::FileKind::RECORD)
             .with_context(|| format!("cannot read {}", path.display()))?;
         serde_json::from_str(&text).with_context(|| {
@@ -162,11 +166,8 @@ impl SpeculationOptions {
         if self.paths.is_none() && self.depth.is_none() && self.stop_below.is_none() {
             return PolicyKind::default_for(verifier, 0);
         }
-        let paths = self.paths.map(|paths| paths as usize);
-        PolicyKind::paths(
-            paths.unwrap_or_else(|| PolicyKind::default_paths(verifier)),
-            self.depth.map_or(DEFAULT_DEPTH, |depth| depth as usize),
-        )
+        let [paths, depth] = [self.paths, self.depth].map(|given| given.map(|n| n as usize));
+        PolicyKind::paths_for(verifier, paths, depth)
     }
 
     /// Rejects options that contradict the given tree.
@@ -282,18 +283,13 @@ pub fn explain_incompatible(
     }
     let verifiers = tree.verifiers();
     let verifiers: Vec<Part> = verifiers.iter().map(|kind| kind.to_string().into()).collect();
-    let chain = PolicyKind::chain(1).is_supported_by(verifier);
-    let chain = chain.then(|| OptionName::Tree.with("paths:1,3"));
-    let levels = Drafting::ALL
-        .into_iter()
-        .filter(|drafting| PolicyKind::levels(&[2, 2], *drafting).is_supported_by(verifier))
-        .map(|drafting| OptionName::Tree.with(format_args!("2,2/{drafting}")));
-    let trees: Vec<Part> = chain.into_iter().chain(levels).collect();
+    let trees = TreeName::examples_for(verifier);
+    let trees = trees.into_iter().map(|tree| OptionName::Tree.with(tree));
     let mut message = Message::from(error.to_string());
     if !verifiers.is_empty() {
         message = message.and(["; verifiers for this tree: ".into()]).and(Message::list(verifiers));
     }
-    for (number, tree) in trees.into_iter().enumerate() {
+    for (number, tree) in trees.enumerate() {
         let before = match number {
             0 => format!("; trees for {verifier}, for example: "),
             _ => ", ".to_owned(),
@@ -305,6 +301,8 @@ pub fn explain_incompatible(
 
 #[cfg(test)]
 mod tests {
+    use polydraft::Drafting;
+
     use super::*;
     use crate::message::{command_line, keyword};
     use crate::usage::explain;

@@ -5,7 +5,7 @@
 >>> round(coupling.acceptance().probability, 12)
 0.86
 
-Names that users type are in `RULES`, `DRAFTINGS`, `VERIFIERS` and `TREES`.
+Names that users type are in `RULES`, `DRAFTINGS` and `VERIFIERS`; an example of every form of tree is in `TREES`.
 """
 
 from . import errors

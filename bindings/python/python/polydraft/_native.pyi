@@ -19,6 +19,8 @@ _Distribution: TypeAlias = Distribution | _Numbers
 _Distributions: TypeAlias = list[Distribution] | _Numbers
 _Rng: TypeAlias = Rng | int | None
 _Settings: TypeAlias = dict[str, Any]
+# Numbers, or a file of them.
+_Acceptance: TypeAlias = Sequence[float] | str | PathLike[str]
 _DraftArgument: TypeAlias = str | PathLike[str] | TableModel
 
 __version__: str
@@ -27,6 +29,7 @@ DRAFTINGS: list[str]
 VERIFIERS: list[str]
 TREES: list[str]
 
+def _default_tree(verifier: Verifier | str | _Settings, paths: int | None = None, depth: int | None = None) -> str: ...
 def _run_program(line: list[str]) -> None: ...
 def _write_lessons(
     target: str | PathLike[str],
@@ -132,7 +135,13 @@ def acceptance_bounds(target: _Distribution, draft: _Distribution, drafts: int) 
 def optimal_block_efficiency(target: TableModel, draft: TableModel, paths: int, depth: int, seconds: float = 60.0) -> float: ...
 
 class Tree:
-    def __init__(self, tree: str | _Settings) -> None: ...
+    def __init__(
+        self,
+        tree: Tree | str | _Settings,
+        *,
+        verifier: Verifier | str | _Settings | None = None,
+        acceptance: _Acceptance | None = None,
+    ) -> None: ...
     def describe(self) -> str: ...
     @property
     def form(self) -> str: ...
@@ -242,7 +251,7 @@ class Engine:
         draft_vocabulary: int | str | PathLike[str] | None = None,
         draft_layers: list[int] | None = None,
         cache_type: str | None = None,
-        acceptance: str | PathLike[str] | None = None,
+        acceptance: _Acceptance | None = None,
         offline: bool = False,
     ) -> None: ...
     @property
@@ -377,7 +386,7 @@ class Shard:
     @property
     def prompt(self) -> NDArray[np.uint32]: ...
     @property
-    def texts(self) -> list[NDArray[np.uint32]]: ...
+    def sequences(self) -> list[NDArray[np.uint32]]: ...
     @property
     def left_out(self) -> float: ...
     @property
@@ -388,7 +397,7 @@ class Shard:
 
 class Position:
     @property
-    def text(self) -> int: ...
+    def sequence(self) -> int: ...
     @property
     def at(self) -> int: ...
     @property

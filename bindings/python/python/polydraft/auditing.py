@@ -38,7 +38,7 @@ def audit(
     defaults. Progress goes to standard error, if that is a terminal.
 
     Returns the report: `verdict` ("passed", "fault" or "not-enough-data"), `findings`, a dictionary for every check with
-    `check`, `verdict`, `p_value`, `would_find`, `seen`, `said` and `evidence`, and what is known of the server.
+    `check`, `verdict`, `p_value`, `would_find`, `seen`, `summary` and `evidence`, and what is known of the server.
 
     Raises InvalidInput for options that cannot be, Error if the server cannot be audited.
     """
@@ -65,6 +65,6 @@ def audit(
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=None if terminal else subprocess.PIPE, text=True)
     if done.stdout:
         return json.loads(done.stdout)
-    said = (done.stderr or "").strip() or "see standard error"
-    wrong_options = "error: invalid value" in said or "error: the argument" in said or "there is no check" in said
-    raise (InvalidInput if wrong_options else Error)(f"polydraft audit ended with exit code {done.returncode}: {said}")
+    message = (done.stderr or "").strip() or "see standard error"
+    wrong_options = "error: invalid value" in message or "error: the argument" in message or "unknown check" in message
+    raise (InvalidInput if wrong_options else Error)(f"polydraft audit ended with exit code {done.returncode}: {message}")

@@ -112,9 +112,9 @@ def _by_rust(
         # A node's row is that of the first path that comes there.
         places = [0]
         for node in range(1, len(draft)):
-            said = [int(draft.tokens[own]) for own in draft.path(node)]
-            first = next(k for k in range(paths) if all_tokens[row, k, : len(said)].tolist() == said)
-            places.append(first * length + len(said))
+            drafted = [int(draft.tokens[own]) for own in draft.path(node)]
+            first = next(k for k in range(paths) if all_tokens[row, k, : len(drafted)].tolist() == drafted)
+            places.append(first * length + len(drafted))
         drafts.append(draft)
         rows_of.append(wanted[row, places])
     working = verifier if isinstance(verifier, Verifier) else Verifier(verifier)

@@ -11,7 +11,7 @@ def _told(report: dict[str, Any]) -> str:
     lines = [f"{report['model']} on {report['url']}: {report['verdict']}"]
     for finding in report["findings"]:
         if finding["verdict"] in ("fault", "not-enough-data"):
-            lines.append(f"  {finding['check']}: {finding['verdict']}: {finding['said']}")
+            lines.append(f"  {finding['check']}: {finding['verdict']}: {finding['printed']}")
             lines += [f"    # {shown['what']}\n    {shown['curl']}" for shown in finding["evidence"]]
     return "\n".join(lines)
 

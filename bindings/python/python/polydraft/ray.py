@@ -49,4 +49,4 @@ def one(row: dict[str, Any], verifiers: list[str], tree: str | None) -> dict[str
 def read(text: str) -> Any:
     """What `one` wrote; JSON knows no tuples."""
     tree, kinds, samples = json.loads(text)
-    return tree, kinds, [[sample and tuple(sample) for sample in texts] for texts in samples]
+    return tree, kinds, [[sample and tuple(sample) for sample in sequences] for sequences in samples]

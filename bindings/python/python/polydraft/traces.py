@@ -48,7 +48,7 @@ class Replayed:
     """Verifiers compared on the same drafts of a `tree`; `verifiers` has a row for each that is exact for it."""
 
     tree: str
-    texts: int
+    sequences: int
     positions: int
     drafts: int
     nodes_per_call: float
@@ -81,6 +81,6 @@ def together(parts: Iterable[_Found]) -> Replayed:
     """Parts of one trace, in the order of its prompts, as one."""
     parts = list(parts)
     tree, kinds, _ = parts[0]
-    found = _native._summary([texts for _, _, samples in parts for texts in samples])
+    found = _native._summary([sequences for _, _, samples in parts for token_lists in samples])
     rows = {kind: Row(*row) for kind, row in zip(kinds, found.pop("rows"))}
     return Replayed(tree=tree, verifiers=rows, **found)

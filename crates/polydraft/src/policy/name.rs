@@ -58,8 +58,11 @@ const PATHS: usize = 2;
 /// Maximum number of nodes of a sequoia tree.
 const MAX_NODES: usize = 4096;
 
-/// Names of trees in addition to those of policies, for error messages.
-const OTHER_NAMES: &str = "draws per level such as 3,2,1, or binary, 3-ary, sequoia:16";
+/// Draws per level, as an example.
+const LEVELS: &str = "3,2,1";
+
+/// Examples of other names that leave something to what is known.
+const OTHERS: [&str; 3] = ["binary", "3-ary", "sequoia:16"];
 
 impl TreeName {
     /// Returns the tree that the name stands for.
@@ -102,6 +105,23 @@ impl TreeName {
         }
     }
 
+    /// Lists an example of every form, as users type it.
+    pub fn examples() -> Vec<String> {
+        let complete = PolicyKind::all().into_iter().map(|tree| tree.to_string());
+        complete.chain([LEVELS].into_iter().chain(OTHERS).map(str::to_owned)).collect()
+    }
+
+    /// Lists examples of trees that a verifier is exact for, as users type them.
+    pub fn examples_for(verifier: &VerifierKind) -> Vec<String> {
+        let chain = PolicyKind::chain(DEFAULT_DEPTH);
+        let chain = chain.is_supported_by(verifier).then(|| chain.to_string());
+        let levels = Drafting::ALL
+            .into_iter()
+            .filter(|drafting| PolicyKind::levels(&[2, 2], *drafting).is_supported_by(verifier))
+            .map(|drafting| format!("2,2/{drafting}"));
+        chain.into_iter().chain(levels).collect()
+    }
+
     /// Parses the settings of `stop-below:θ,TREE`; `None` if θ is not a number or there is no tree.
     fn parse_stop_below(settings: &str) -> Option<Result<Self>> {
         let (below, tree) = settings.split_once(',')?;
@@ -123,14 +143,16 @@ impl PolicyKind {
         let auto = Self::Auto(Auto::default());
         match drafts {
             0 if auto.is_supported_by(verifier) => auto,
-            0 => Self::paths(Self::default_paths(verifier), DEFAULT_DEPTH),
+            0 => Self::paths_for(verifier, None, None),
             drafts => Self::Distinct(Distinct { drafts, depth: DEFAULT_DEPTH }),
         }
     }
 
-    /// Returns the number of paths for a verifier where only a depth is given.
-    pub fn default_paths(verifier: &VerifierKind) -> usize {
-        if Self::paths(PATHS, 1).is_supported_by(verifier) { PATHS } else { 1 }
+    /// Returns independent paths for a verifier where their number, or their depth, is not given.
+    pub fn paths_for(verifier: &VerifierKind, paths: Option<usize>, depth: Option<usize>) -> Self {
+        let takes_several = || Self::paths(PATHS, 1).is_supported_by(verifier);
+        let paths = paths.unwrap_or_else(|| if takes_several() { PATHS } else { 1 });
+        Self::paths(paths, depth.unwrap_or(DEFAULT_DEPTH))
     }
 
     /// Lists the verifiers that are exact for such trees, except those whose output does not depend
@@ -164,6 +186,11 @@ impl TreeChoice<'_> {
     }
 }
 
+/// Names of trees that are not those of policies, for messages.
+fn others() -> String {
+    format!("draws per level such as {LEVELS}, or {}", OTHERS.join(", "))
+}
+
 impl FromStr for TreeName {
     type Err = Error;
 
@@ -190,9 +217,9 @@ impl FromStr for TreeName {
             }
             Ok(complete) => Ok(Self::Complete(complete)),
             Err(Error::Name { kind: "tree", expected, .. }) => {
-                Err(unknown(format!("{expected}; or {OTHER_NAMES}")))
+                Err(unknown(format!("{expected}; or {}", others())))
             }
-            Err(_) if !text.contains([':', '/']) => Err(unknown(OTHER_NAMES.to_owned())),
+            Err(_) if !text.contains([':', '/']) => Err(unknown(others())),
             Err(error) => Err(error),
         }
     }
@@ -299,6 +326,36 @@ mod tests {
             let tree = PolicyKind::default_for(&verifier.parse()?, drafts);
             assert_eq!(tree.to_string(), expected, "{verifier}");
         }
+        Ok(())
+    }
+
+    #[test]
+    fn fills_in_paths_by_the_verifier() -> Result<()> {
+        for (verifier, paths, depth, expected) in [
+            ("nested-priority", None, Some(4), "paths:2,4"),
+            ("block", None, Some(4), "paths:1,4"),
+            ("block", Some(3), None, "paths:3,3"),
+        ] {
+            let tree = PolicyKind::paths_for(&verifier.parse()?, paths, depth);
+            assert_eq!(tree.to_string(), expected, "{verifier}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn examples_are_trees() -> Result<()> {
+        let choice = TreeChoice { acceptance: Some(&[0.6, 0.2]), ..TreeChoice::default() };
+        for name in TreeName::examples() {
+            name.parse::<TreeName>()?.choose(&choice)?.build()?;
+        }
+        for kind in VerifierKind::all() {
+            for name in TreeName::examples_for(&kind) {
+                let tree = name.parse::<TreeName>()?.choose(&TreeChoice::default())?;
+                assert!(tree.is_supported_by(&kind), "{kind}: {name}");
+            }
+        }
+        let hub = TreeName::examples_for(&"walk:hub".parse()?);
+        assert!(hub.contains(&"2,2/greedy".to_owned()), "{hub:?}");
         Ok(())
     }
 

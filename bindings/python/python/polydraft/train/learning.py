@@ -96,8 +96,8 @@ class Learner:
 
     def step(self, figures: Figures | None = None) -> int:
         """One step down the mean gradient of some samples; how many tokens they have."""
-        texts, loss = self.choose(), self.loss()
-        passes = [texts[i : i + self.plan.pass_texts] for i in range(0, len(texts), self.plan.pass_texts)]
+        sequences, loss = self.choose(), self.loss()
+        passes = [sequences[i : i + self.plan.pass_texts] for i in range(0, len(sequences), self.plan.pass_texts)]
         rows = count = 0
         for part in passes:
             batch = self.folder.batch(part, self.device, self.dtype)
@@ -139,9 +139,9 @@ class Learner:
     @torch.no_grad()
     def check(self) -> Figures:
         """Of the held-out samples."""
-        figures, texts = Figures(), self.folder.held_out()
-        for begin in range(0, len(texts), self.plan.pass_texts):
-            batch = self.folder.batch(texts[begin : begin + self.plan.pass_texts], self.device, self.dtype)
+        figures, sequences = Figures(), self.folder.held_out()
+        for begin in range(0, len(sequences), self.plan.pass_texts):
+            batch = self.folder.batch(sequences[begin : begin + self.plan.pass_texts], self.device, self.dtype)
             if len(batch.taught):
                 look(self.output, *self.learned(batch), self.drafted(batch), figures)
         return figures

@@ -232,11 +232,11 @@ def check(args: argparse.Namespace, work: Path, learner: Learner, speed: float, 
     if args.json:
         print(json.dumps(point), flush=True)
     left = max(learner.plan.tokens - learner.tokens, 0) / max(speed, 1e-9) / 3600
-    said = " ".join(f"{x:.3f}" for x in means["acceptance"]), " ".join(f"{x:.3f}" for x in means["greedy"])
+    shown = " ".join(f"{x:.3f}" for x in means["acceptance"]), " ".join(f"{x:.3f}" for x in means["greedy"])
     gain = f"; that is {costs.gain(means['acceptance'])[0]:.2f} times plain decoding by costs" if costs else ""
     print(
         f"{learner.tokens:,} of {learner.plan.tokens:,.0f} tokens learned, {learner.folder.tokens():,} written, {speed:.0f}/s, "
-        f"{left:.1f} hours left; validation: accepted at T = 1 {said[0]}, at T = 0 {said[1]}{gain}",
+        f"{left:.1f} hours left; validation: accepted at T = 1 {shown[0]}, at T = 0 {shown[1]}{gain}",
         file=sys.stderr,
         flush=True,
     )

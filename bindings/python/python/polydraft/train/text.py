@@ -82,15 +82,15 @@ class Folder:
         order.sort()
         return torch.from_numpy(order), float(self.counts[order].sum() / max(self.counts.sum(), 1))
 
-    def batch(self, texts: list[int], device: torch.device, dtype: torch.dtype) -> Batch:
-        places = [self.places[text] for text in texts]
+    def batch(self, sequences: list[int], device: torch.device, dtype: torch.dtype) -> Batch:
+        places = [self.places[text] for text in sequences]
         longest = max(place.length for place in places)
         width = self.files[0].get_slice("states").get_shape()[1]
         hidden, group = self.model["hidden_size"], self.model["group"]
-        tokens = torch.zeros(len(texts), longest, dtype=torch.long)
-        states = torch.zeros(len(texts), longest, width, dtype=dtype)
-        taught = torch.zeros(len(texts), longest, dtype=torch.bool)
-        log_sums = torch.zeros(len(texts), longest)
+        tokens = torch.zeros(len(sequences), longest, dtype=torch.long)
+        states = torch.zeros(len(sequences), longest, width, dtype=dtype)
+        taught = torch.zeros(len(sequences), longest, dtype=torch.bool)
+        log_sums = torch.zeros(len(sequences), longest)
         for row, place in enumerate(places):
             file, own = self.files[place.shard], slice(place.begin, place.begin + place.length)
             tokens[row, : place.length] = file.get_slice("tokens")[own]

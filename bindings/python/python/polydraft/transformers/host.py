@@ -52,17 +52,31 @@ class NgramDraft:
         self.ngrams.commit(draft, outcome)
 
 
+class NoDraft:
+    """Nothing, in plain decoding."""
+
+    def grow(self, draft: Draft, nodes: Sequence[int], text: torch.Tensor, rng: Rng) -> None:
+        """Draws nothing, for a tree has no more than its root."""
+
+    def commit(self, draft: Draft, outcome: Outcome) -> None:
+        """Takes what was decided."""
+
+
 class Text:
     """A sequence at work."""
 
     def __init__(self, loop: Loop, text: torch.Tensor, real: list[int], cache: Any = None) -> None:
         self.text = text
         self.target: Trees | Rows = scorer(loop.model, real, cache)
-        self.drafter = NgramDraft(loop, real) if loop.drafting is None else ModelDraft(loop, real)
+        self.drafter: NoDraft | NgramDraft | ModelDraft
+        if loop.is_plain:
+            self.drafter = NoDraft()
+        else:
+            self.drafter = NgramDraft(loop, real) if loop.drafting is None else ModelDraft(loop, real)
 
 
 class Loop:
-    """The loop, and what it counts. Without a draft model n-grams of the sequence draft."""
+    """The loop, and what it counts. Without a draft model n-grams of the sequence draft; without a verifier nothing does."""
 
     def __init__(
         self,
@@ -71,27 +85,32 @@ class Loop:
         processors: Any,
         criteria: Any,
         config: Any,
-        verifier: Verifier,
-        tree: str | dict,
+        verifier: Verifier | None,
+        tree: str | dict | Tree | None,
+        acceptance: Any,
         draft_sampling: Sampling | None,
         streamer: Any,
     ) -> None:
         self.model, self.drafting, self.processors, self.criteria = model, drafting, processors, criteria
-        self.verifier, self.named, self.streamer = verifier, tree, streamer
+        # A root alone any verifier decides as plain decoding does.
+        self.verifier, self.is_plain = verifier or Verifier(), verifier is None
+        self.named, self.acceptance, self.streamer = tree, acceptance, streamer
         self.sampling = Sampling() if config.do_sample else Sampling(temperature=0)
         self.draft_sampling = self.sampling if draft_sampling is None else draft_sampling
         self.vocabulary = model.config.get_text_config(decoder=True).vocab_size
         self.tokens = self.target_calls = self.draft_calls = self.drafted = self.accepted = 0
-        verifier.require(tree)
+        self.verifier.require(self._tree())
 
     def run(self, text: torch.Tensor, real: list[int], rng: Rng, cache: Any) -> torch.Tensor:
         """Continues one sequence, `[1, length]`; `real` is it without padding."""
-        tree = Tree(self._with_costs(text, real))
+        self._add_costs(text, real)
+        tree = self._tree()
         at_work = Text(self, text, real, cache)
         most = getattr(self.criteria, "max_length", None)
         while True:
             # One token is emitted after the last draft.
             room = None if most is None else max(most - at_work.text.shape[1] - 1, 0)
+            room = 0 if self.is_plain else room
             draft, outcome, _ = self._step(at_work, tree, rng, room)
             self.target_calls += 1
             self.drafted += len(draft) - 1
@@ -126,14 +145,20 @@ class Loop:
     def _is_done(self, text: torch.Tensor) -> bool:
         return self.criteria is not None and bool(torch.as_tensor(self.criteria(text, None)).all())
 
-    def _with_costs(self, text: torch.Tensor, real: list[int]) -> str | dict:
-        """The tree; an adaptive one that is named gets what steps cost here."""
+    def _tree(self) -> Tree:
+        """The tree that is named, for the verifier."""
+        if self.named is None:
+            return Tree("paths:1,1")
+        return Tree(self.named, verifier=self.verifier, acceptance=self.acceptance)
+
+    def _add_costs(self, text: torch.Tensor, real: list[int]) -> None:
+        """Gives an adaptive tree that is named what steps cost here."""
         name, _, depth = self.named.partition(":") if isinstance(self.named, str) else ("", "", "")
         models = [self.model, *([] if self.drafting is None else [self.drafting])]
         room = min(_positions(model) for model in models) - _ADDED
         # The steps to be measured take the places of a whole text where there are so few.
         if name != "auto" or room < _ADDED:
-            return self.named
+            return
         of_draft = _costs.setdefault(self.model, WeakKeyDictionary()).setdefault(models[-1], {})
         how = [(model.dtype, model.device, getattr(model.config, "_attn_implementation", None)) for model in models]
         kinds = tuple(type(processor).__name__ for processor in self.processors or ())
@@ -141,7 +166,6 @@ class Loop:
         if key not in of_draft:
             of_draft[key] = self._measured(text, real[-min(_MEASURED, room) :])
         self.named = {"tree": "auto", **({"depth": int(depth)} if depth else {}), "costs": of_draft[key]}
-        return self.named
 
     def _measured(self, text: torch.Tensor, real: list[int]) -> dict:
         """What steps after this sequence cost, which stays as it is, as do the counts."""

@@ -127,7 +127,7 @@ def run(
         return ended(paddings[row], text)
 
     found = decode(model, drafting, form, prompts, seeds, is_done)
-    texts = [
-        torch.cat([row, row.new_tensor(text[len(prompt) :])]) for row, text, prompt in zip(rows, found.texts, prompts)
+    sequences = [
+        torch.cat([row, row.new_tensor(text[len(prompt) :])]) for row, text, prompt in zip(rows, found.sequences, prompts)
     ]  # fmt: skip
-    return texts, found
+    return sequences, found

@@ -80,8 +80,8 @@ class EagleHead(DraftHead):
         self.embedding = embedding.weight
         output: Any = target.get_output_embeddings()
         self.vocabulary = output.weight.shape[0]
-        said = self.weights.get("d2t")
-        self.says = None if said is None else said + torch.arange(len(said), device=self.device)
+        printed = self.weights.get("d2t")
+        self.says = None if printed is None else printed + torch.arange(len(printed), device=self.device)
         own = self.weights.get("lm_head.weight")
         self.output = own if own is not None else (output.weight if self.says is None else output.weight[self.says])
         if self.weights["fc.weight"].shape[1] != len(self.reads) * self.embedding.shape[1]:
@@ -167,9 +167,9 @@ class EaglePass:
 
     def logits(self, state: torch.Tensor) -> torch.Tensor:
         head = self.head
-        said = F.linear(head.norm(state, head.weights["norm.weight"]), head.output)
+        printed = F.linear(head.norm(state, head.weights["norm.weight"]), head.output)
         if head.says is None:
-            return said
-        every = said.new_full((*said.shape[:-1], head.vocabulary), float("-inf"))
-        every[..., head.says] = said
+            return printed
+        every = printed.new_full((*printed.shape[:-1], head.vocabulary), float("-inf"))
+        every[..., head.says] = printed
         return every

@@ -21,7 +21,7 @@ from .head_drafter import HeadDrafter
 from .heads import DraftHead
 from .model import StaticModel
 from .model_drafter import ModelDrafter
-from .mtp import MtpHead, is_mtp
+from .mtp import MTP, MtpHead, is_mtp
 from .step import Form, Step
 
 # Slots come in so many at once; attention reads all of them.
@@ -42,7 +42,7 @@ class Decoding:
         captured: whether steps ran as a CUDA graph.
     """
 
-    texts: list[list[int]]
+    token_lists: list[list[int]]
     passes: int = 0
     calls: int = 0
     accepted: int = 0
@@ -159,7 +159,7 @@ def head_of(draft: Any, model: PreTrainedModel) -> DraftHead:
         ValueError: no head, or one for another model.
     """
     kept = Kept.of(model)
-    file = None if is_mtp(draft) or draft == "mtp" else Path(draft) / "model.safetensors"
+    file = None if is_mtp(draft) or draft == MTP else Path(draft) / "model.safetensors"
     changed = file.stat().st_mtime_ns if file is not None and file.exists() else None
     name = id(draft) if is_mtp(draft) else str(draft)
     key = (name, changed, model.dtype, model.device, _places(model))
@@ -210,13 +210,13 @@ class Loop:
         self.size = 0
 
     def run(
-        self, texts: list[list[int]], seeds: Sequence[int], is_done: Callable[[int, list[int]], bool]
+        self, token_lists: list[list[int]], seeds: Sequence[int], is_done: Callable[[int, list[int]], bool]
     ) -> Decoding:  # fmt: skip
         """Continues the texts, which are changed."""
-        step, self.out = self.step, Decoding(texts)
+        step, self.out = self.step, Decoding(token_lists)
         self.generators = [torch.Generator(self.device).manual_seed(seed) for seed in seeds]
-        self.alive = [True] * len(texts)
-        self.contexts = [len(text) - 1 for text in texts]
+        self.alive = [True] * len(token_lists)
+        self.contexts = [len(text) - 1 for text in token_lists]
         step.alive.fill_(1)
         self.fit()
         self.prefill()
@@ -238,8 +238,8 @@ class Loop:
                 self.out.accepted += kept
                 self.contexts[row] += kept + 1
                 for token in tokens[: kept + 1]:
-                    texts[row].append(token)
-                    if is_done(row, texts[row]):
+                    token_lists[row].append(token)
+                    if is_done(row, token_lists[row]):
                         self.alive[row], changed = False, True
                         break
             if changed:
@@ -249,13 +249,13 @@ class Loop:
 
     def prefill(self) -> None:
         """The prompts but for their last tokens."""
-        step, texts = self.step, self.out.texts
-        longest = max(map(len, texts))
+        step, token_lists = self.step, self.out.token_lists
+        longest = max(map(len, token_lists))
         device = self.device
-        padded = torch.tensor([text + [0] * (longest - len(text)) for text in texts], device=device)
+        padded = torch.tensor([text + [0] * (longest - len(text)) for text in token_lists], device=device)
         step.context.copy_(torch.tensor(self.contexts))
-        before = [text[max(len(text) - 2, 0)] for text in texts]
-        step.last.copy_(torch.tensor([[one, text[-1]] for one, text in zip(before, texts)]))
+        before = [text[max(len(text) - 2, 0)] for text in token_lists]
+        step.last.copy_(torch.tensor([[one, text[-1]] for one, text in zip(before, token_lists)]))
         drafter = step.drafter
         if isinstance(drafter, ModelDrafter):
             for tokens, static in ((padded[:, :-1], step.target), (padded[:, :-1], drafter.static)):

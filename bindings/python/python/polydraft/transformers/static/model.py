@@ -163,24 +163,24 @@ def takes_static(model: PreTrainedModel) -> bool:
 def _does(model: PreTrainedModel) -> bool:
     """Two prompts, a tree of two paths of two tokens; then, after its second path, one more token."""
     vocabulary = model.config.get_text_config(decoder=True).vocab_size
-    texts = [ordinary(text, vocabulary) for text in ((1, 2, 3, 5, 4), (2, 1))]
+    sequences = [ordinary(text, vocabulary) for text in ((1, 2, 3, 5, 4), (2, 1))]
     *tree, last = ordinary((3, 1, 2, 4, 1), vocabulary)
-    rows = [text + path for text in texts for path in (tree[:2], tree[2:] + [last])]
+    rows = [text + path for text in sequences for path in (tree[:2], tree[2:] + [last])]
     expected = []
     try:
-        for text, row in zip((t for t in texts for _ in range(2)), rows):
+        for text, row in zip((t for t in sequences for _ in range(2)), rows):
             logits = model(input_ids=torch.tensor([row], device=model.device), use_cache=False).logits[0]
             expected.append(logits[len(text) - 1 :])
         made = StaticModel(model, 2)
         made.cache.resize(24, model.device)
         device = model.device
-        context = torch.tensor([len(text) - 1 for text in texts], device=device)
-        before = torch.tensor([(text + [0] * 8)[: max(map(len, texts)) - 1] for text in texts], device=device)
+        context = torch.tensor([len(text) - 1 for text in sequences], device=device)
+        before = torch.tensor([(text + [0] * 8)[: max(map(len, sequences)) - 1] for text in sequences], device=device)
         for _ in made.pieces(before):
             pass
         sees = torch.tensor([[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 0, 0, 1, 0], [1, 0, 0, 1, 1]])
         own, depths = torch.arange(5, device=device), torch.tensor([0, 1, 2, 1, 2], device=device)
-        nodes = torch.tensor([[text[-1], *tree] for text in texts], device=device)
+        nodes = torch.tensor([[text[-1], *tree] for text in sequences], device=device)
         start = context[:, None]
         got = made.forward(nodes, start + own, start + depths, made.table(sees.bool()), context, 5)
         made.cache.move(start + torch.tensor([3, 4], device=device), start + torch.tensor([1, 2], device=device))

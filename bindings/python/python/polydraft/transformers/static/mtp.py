@@ -22,6 +22,9 @@ try:
 except ImportError:
     MtpModel = None
 
+# The name that users type for the model's own layers.
+MTP = "mtp"
+
 
 def is_mtp(model: Any) -> bool:
     """Whether these are a model's layers for predicting several tokens."""
