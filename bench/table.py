@@ -65,7 +65,7 @@ def measure(args, dtype, draft, text, temperature):
         command += ["--dtype", dtype]
     prompts = harness.BENCH / harness.TEXTS[text]
     command += ["--prompts", prompts, "-t", temperature, "-n", args.tokens]
-    command += ["--texts", args.count] if args.count else ["--seconds", args.seconds]
+    command += ["--outputs", args.count] if args.count else ["--seconds", args.seconds]
     if args.target != "demo":
         command += ["--target", args.target]
     if draft != "demo":
