@@ -1,5 +1,5 @@
-//! How fast a file opens, is read and becomes f32: `measure FILE`. Minima of several runs, one
-//! thread.
+//! Measures how fast a file is opened, read and converted to f32: `measure FILE`. Reports the minimum
+//! of several runs on one thread.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -35,25 +35,24 @@ fn main() -> Result<(), Box<dyn Error>> {
     let rate = |bytes: usize, time: Duration| bytes as f64 / time.as_secs_f64() / 1e9;
     let bytes: usize = gguf.tensors().map(|tensor| tensor.bytes()).sum();
     let largest = gguf.tensors().map(|tensor| tensor.bytes()).max().unwrap_or(0);
-    // Into one buffer, so that what is timed is reading and not the memory that the first touch
-    // makes.
+    // Read into one buffer, so that page faults of new memory are not measured.
     let mut buffer = vec![1; largest];
     let time = fastest(|| {
         for tensor in gguf.tensors() {
-            let room = &mut buffer[..tensor.bytes()];
-            tensor.read_rows(0..tensor.rows(), room).expect("a file that can be read");
+            let blocks = &mut buffer[..tensor.bytes()];
+            tensor.read_rows(0..tensor.rows(), blocks).expect("a file that can be read");
         }
     });
     println!("read all blocks: {:.1?}, {:.1} GB/s of {bytes} bytes", time, rate(bytes, time));
     let from = vec![2_u8; largest];
     let time = fastest(|| buffer.copy_from_slice(black_box(&from)));
     println!("copy as much as the largest tensor: {:.1} GB/s", rate(largest, time));
-    let most = gguf.tensors().map(|tensor| tensor.rows() * tensor.columns()).max().unwrap_or(0);
-    let mut values = vec![1.0_f32; most];
+    let max = gguf.tensors().map(|tensor| tensor.rows() * tensor.columns()).max().unwrap_or(0);
+    let mut values = vec![1.0_f32; max];
     let time = fastest(|| {
         for tensor in gguf.tensors() {
-            let room = &mut values[..tensor.rows() * tensor.columns()];
-            tensor.dequantize_rows(0..tensor.rows(), room).expect("a type that is known");
+            let values = &mut values[..tensor.rows() * tensor.columns()];
+            tensor.dequantize_rows(0..tensor.rows(), values).expect("a supported type");
         }
     });
     println!("read all as f32: {:.1?}, {:.1} GB/s of blocks", time, rate(bytes, time));
@@ -65,7 +64,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         const TIMES: usize = 64;
         let time = fastest(|| {
             for _ in 0..TIMES {
-                dequantize(kind, black_box(&blocks), values).expect("whole blocks");
+                dequantize(kind, black_box(&blocks), values).expect("full blocks");
             }
         });
         let (from, to) = (rate(TIMES * blocks.len(), time), rate(TIMES * 4 * values.len(), time));

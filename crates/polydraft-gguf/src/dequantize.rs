@@ -22,7 +22,9 @@ mod plain;
 use half::f16;
 
 use crate::tensor_type::TensorType;
-pub use codebook::{IQ4_CODEBOOK, MXFP4_BLOCK_SIZE, iq4_xs_sub_scales, mxfp4_to_q5_0, to_memory_type};
+pub use codebook::{
+    IQ4_CODEBOOK, MXFP4_BLOCK_SIZE, iq4_xs_sub_scales, mxfp4_to_q5_0, to_memory_type,
+};
 pub use integers::Integers;
 
 /// Error of a conversion of blocks.

@@ -87,7 +87,8 @@ impl Gguf {
             let expected = Split { number, ..split };
             // Only the first shard must have the number of tensors.
             if got.is_none_or(|got| (got.number, got.count) != (number, split.count)) {
-                let got = got.map_or("a file without shard number".to_owned(), |got| got.to_string());
+                let got =
+                    got.map_or("a file without shard number".to_owned(), |got| got.to_string());
                 return Err(Fault::new(Location::Shards, expected.to_string(), got).at(&file));
             }
             if number == 0 {
@@ -119,8 +120,11 @@ impl Gguf {
             });
             for (name, info) in header.tensors {
                 if gguf.tensors.contains_key(&name) {
-                    let fault =
-                        Fault::tensor(&name, "a tensor in one shard", "one in an earlier shard too");
+                    let fault = Fault::tensor(
+                        &name,
+                        "a tensor in one shard",
+                        "one in an earlier shard too",
+                    );
                     return Err(fault.at(&source.path));
                 }
                 gguf.tensors.insert(name, (shard, info));
@@ -153,7 +157,9 @@ impl Gguf {
 
     /// Returns all tensors, in alphabetical order.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = Tensor<'_>> {
-        self.tensors.iter().map(|(name, (shard, info))| Tensor::new(&self.shards[*shard], name, info))
+        self.tensors
+            .iter()
+            .map(|(name, (shard, info))| Tensor::new(&self.shards[*shard], name, info))
     }
 
     /// Returns a tensor by name, if it exists.

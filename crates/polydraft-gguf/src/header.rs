@@ -124,7 +124,8 @@ fn info(reader: &mut Reader, name: &str) -> Result<Info> {
     }
     let sizes = &sizes[..count as usize];
     let number = reader.u32(&location)?;
-    let kind = TensorType::new(number).map_err(|got| invalid(reader, "a known type".into(), got))?;
+    let kind =
+        TensorType::new(number).map_err(|got| invalid(reader, "a known type".into(), got))?;
     let offset = reader.u64(&location)?;
 
     let size = |size: &u64| usize::try_from(*size).ok().filter(|size| *size > 0);

@@ -46,8 +46,7 @@ impl Entries {
         }
         let mut entries = BTreeMap::new();
         for number in 0..count {
-            let range =
-                reader.string(MAX_KEY, &|| Location::Key(format!("number {number}")))?;
+            let range = reader.string(MAX_KEY, &|| Location::Key(format!("number {number}")))?;
             let key = match std::str::from_utf8(reader.bytes(range)) {
                 Ok(key) if !key.is_empty() => Box::<str>::from(key),
                 other => {

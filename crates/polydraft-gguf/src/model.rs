@@ -236,7 +236,9 @@ fn window(fields: &Fields, layers: usize) -> Result<(Option<usize>, Vec<bool>)> 
     let (window, pattern) = match fields.architecture {
         Architecture::Gemma2 => (fields.size_or(KEY, 4096, MAX_CONTEXT)?, 2),
         // No window if the key is missing or zero.
-        Architecture::Gemma3 if fields.number_or(KEY, 0)? > 0 => (fields.size(KEY, MAX_CONTEXT)?, 6),
+        Architecture::Gemma3 if fields.number_or(KEY, 0)? > 0 => {
+            (fields.size(KEY, MAX_CONTEXT)?, 6)
+        }
         _ => return Ok((None, Vec::new())),
     };
     if let Some(listed) = fields.bools(PATTERN, layers)? {

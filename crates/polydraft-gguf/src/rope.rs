@@ -78,6 +78,9 @@ mod tests {
         let file = [0, 4, 1, 5, 2, 6, 3, 7];
         let indices: Vec<usize> = (0..8).map(|row| interleaved(row, 8)).collect();
         assert_eq!(indices, [0, 2, 4, 6, 1, 3, 5, 7]);
-        assert_eq!(indices.iter().map(|at| file[*at]).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(
+            indices.iter().map(|at| file[*at]).collect::<Vec<_>>(),
+            [0, 1, 2, 3, 4, 5, 6, 7]
+        );
     }
 }

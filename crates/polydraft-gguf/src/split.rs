@@ -36,7 +36,11 @@ impl Split {
             return Ok(None);
         }
         if count > MAX_COUNT {
-            return Err(metadata.invalid_key(COUNT, format!("at most {MAX_COUNT}"), count.to_string()));
+            return Err(metadata.invalid_key(
+                COUNT,
+                format!("at most {MAX_COUNT}"),
+                count.to_string(),
+            ));
         }
         let number = metadata.u32(NUMBER)?;
         if number >= count {

@@ -138,7 +138,13 @@ impl<'g> Tensor<'g> {
         Ok(values)
     }
 
-    fn check_rows(&self, rows: &Range<usize>, size: usize, length: usize, unit: &str) -> Result<()> {
+    fn check_rows(
+        &self,
+        rows: &Range<usize>,
+        size: usize,
+        length: usize,
+        unit: &str,
+    ) -> Result<()> {
         if rows.start > rows.end || rows.end > self.rows() {
             return Err(
                 self.invalid(format!("rows below {}", self.rows()), format!("rows {rows:?}"))

@@ -1,10 +1,10 @@
-//! What tokenizer a file holds, read from `tokenizer.ggml.*` with llama.cpp's defaults.
+//! Description of a tokenizer, read from `tokenizer.ggml.*` with llama.cpp's defaults.
 //!
 //! Source: `llama_vocab::impl::load` of llama.cpp (commit 0c1e570). Deviations:
-//! 1. Where several tokens could be the one that fills in the middle or ends a turn and no key says
-//!    which, llama.cpp takes whichever its hash table has first; here the order is that of the list
-//!    of names.
-//! 2. Tokens that occur twice, and lists of different lengths, are errors that name them.
+//! 1. If several tokens could be a fill-in-the-middle or end-of-turn token, and no key selects one,
+//!    llama.cpp takes the first in the order of its hash table. Here it is the first in the list of
+//!    names.
+//! 2. Duplicate tokens, and lists of different lengths, are errors.
 
 #[cfg(feature = "tokenizers")]
 mod build;
@@ -29,36 +29,36 @@ const SCORES: &str = "tokenizer.ggml.scores";
 const MERGES: &str = "tokenizer.ggml.merges";
 const TEMPLATE: &str = "tokenizer.chat_template";
 
-/// How text becomes tokens.
+/// Tokenization algorithm.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum TokenizerKind {
-    /// `gpt2`: text is split, its bytes are written as letters, and neighbours are merged in the
-    /// order of a list.
+    /// `gpt2`: byte-level BPE. Text is split, its bytes are mapped to letters, and adjacent tokens are
+    /// merged in the order of a list.
     ByteLevel(&'static PreTokenizer),
-    /// `llama`: as SentencePiece's BPE does it: neighbours are merged into the token with the
-    /// highest score, and what is no token becomes bytes.
+    /// `llama`: SentencePiece's BPE. Adjacent tokens are merged into the token with the highest score,
+    /// and characters without a token become bytes.
     SentencePiece,
-    /// `gemma4`: spaces are written as SentencePiece does it, neighbours are merged in the order of
-    /// a list, and what is no token becomes bytes.
+    /// `gemma4`: spaces are replaced as in SentencePiece, adjacent tokens are merged in the order of a
+    /// list, and characters without a token become bytes.
     Merged,
 }
 
-/// What a token is.
+/// Type of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenType {
-    /// Not said.
+    /// Unspecified.
     Undefined,
-    /// A piece of text.
+    /// Ordinary text.
     Normal,
-    /// Stands for what has no token.
+    /// Replacement for text without a token.
     Unknown,
-    /// Has no text of its own.
+    /// Control token, which has no text.
     Control,
     /// Text that is always one token.
     UserDefined,
-    /// Never made.
+    /// Never produced.
     Unused,
-    /// A byte.
+    /// A single byte.
     Byte,
 }
 
@@ -74,37 +74,37 @@ impl TokenType {
     }
 }
 
-/// A tokenizer, borrowed from the metadata.
+/// Description of a tokenizer.
 #[derive(Debug, Clone)]
 pub struct TokenizerDescription<'m> {
-    /// What it was read from, for errors.
+    /// Metadata of the file, for errors.
     #[cfg_attr(not(feature = "tokenizers"), allow(dead_code))]
     metadata: &'m Metadata,
-    /// How text becomes tokens.
+    /// Tokenization algorithm.
     pub kind: TokenizerKind,
-    /// By id. An empty one is `[EMPTY_id]`, as in llama.cpp.
+    /// Tokens by ID. Empty tokens are replaced by `[EMPTY_id]`, as in llama.cpp.
     pub tokens: Vec<Cow<'m, str>>,
-    /// By id.
+    /// Types by ID.
     pub types: Vec<TokenType>,
-    /// By id; empty where there are none.
+    /// Scores by ID; empty if the file has none.
     pub scores: Vec<f32>,
-    /// Pairs, the first to be merged first; empty for [`TokenizerKind::SentencePiece`].
+    /// Pairs to merge, in order of priority; empty for [`TokenizerKind::SentencePiece`].
     pub merges: Vec<(&'m str, &'m str)>,
-    /// Tokens with a role.
+    /// Special tokens.
     pub special: SpecialTokens,
-    /// Tokens that end a text, in ascending order.
+    /// Tokens that end the output, in ascending order.
     pub end_tokens: Vec<u32>,
-    /// Whether [`SpecialTokens::begin`] is put before a text.
+    /// Whether to prepend [`SpecialTokens::begin`].
     pub add_begin: bool,
-    /// Whether [`SpecialTokens::end`] is put after a text.
+    /// Whether to append [`SpecialTokens::end`].
     pub add_end: bool,
-    /// Whether a space is put before a text.
+    /// Whether to prepend a space.
     pub add_space_prefix: bool,
-    /// Whether control tokens swallow the white space after them (Phi 3).
+    /// Whether control tokens remove the white space after them (Phi 3).
     pub strip_right: bool,
-    /// The chat template, in Jinja.
+    /// Chat template, in Jinja.
     pub chat_template: Option<&'m str>,
-    /// Further ones, by name.
+    /// Further chat templates, by name.
     pub named_templates: Vec<(&'m str, &'m str)>,
 }
 
@@ -112,8 +112,8 @@ impl<'m> TokenizerDescription<'m> {
     /// Reads the description.
     ///
     /// # Errors
-    /// A kind of tokenizer or of splitting that is not known here, by name; lists that are missing,
-    /// of the wrong type or of different lengths; tokens that occur twice. The key is named.
+    /// An unknown tokenization or pre-tokenization algorithm; lists that are missing, of the wrong type
+    /// or of different lengths; duplicate tokens. The error reports the key.
     pub fn read(metadata: &'m Metadata) -> Result<Self> {
         let (kind, defaults) = match metadata.str(MODEL)? {
             "llama" => (
@@ -130,7 +130,9 @@ impl<'m> TokenizerDescription<'m> {
                 let defaults = Defaults { begin: None, end: None, unknown: None, add_begin: true };
                 (TokenizerKind::Merged, defaults)
             }
-            other => return Err(metadata.invalid_key(MODEL, "llama, gpt2 or gemma4", shown(other))),
+            other => {
+                return Err(metadata.invalid_key(MODEL, "llama, gpt2 or gemma4", shown(other)));
+            }
         };
         let mut tokens: Vec<Cow<str>> =
             metadata.strings(TOKENS)?.into_iter().map(Cow::Borrowed).collect();
@@ -158,7 +160,7 @@ impl<'m> TokenizerDescription<'m> {
                 return Err(metadata.invalid_key(SCORES, "numbers", format!("NaN as number {id}")));
             }
             if scores.is_empty() {
-                return Err(metadata.invalid_key(SCORES, "one number a token", "no such key"));
+                return Err(metadata.invalid_key(SCORES, "one number per token", "no such key"));
             }
         }
         let (special, end_tokens) = special::read(metadata, &ids, &mut types, &defaults)?;
@@ -176,10 +178,10 @@ impl<'m> TokenizerDescription<'m> {
             merges,
             special,
             end_tokens,
-            // As in llama.cpp, whatever such a file says.
+            // As in llama.cpp, which ignores the key for this kind.
             add_begin: flag("add_bos_token", defaults.add_begin)? || kind == TokenizerKind::Merged,
             add_end: flag("add_eos_token", false)?,
-            // Where it is given for another kind, llama.cpp reads it and never looks at it.
+            // For other kinds, llama.cpp ignores the key.
             add_space_prefix: kind == TokenizerKind::SentencePiece
                 && flag("add_space_prefix", true)?,
             strip_right: name.contains("phi-3") || name.contains("phi3"),
@@ -190,7 +192,7 @@ impl<'m> TokenizerDescription<'m> {
     }
 }
 
-/// What a kind of tokenizer has where no key says otherwise.
+/// Defaults of a kind of tokenizer.
 pub(crate) struct Defaults {
     begin: Option<u32>,
     end: Option<u32>,
@@ -198,10 +200,14 @@ pub(crate) struct Defaults {
     add_begin: bool,
 }
 
-/// The tokens' ids.
+/// Maps tokens to their IDs.
 fn ids<'t>(metadata: &Metadata, tokens: &'t [Cow<str>]) -> Result<HashMap<&'t str, u32>> {
     if u32::try_from(tokens.len()).is_err() || tokens.is_empty() {
-        return Err(metadata.invalid_key(TOKENS, "1 to 4294967295 tokens", tokens.len().to_string()));
+        return Err(metadata.invalid_key(
+            TOKENS,
+            "1 to 4294967295 tokens",
+            tokens.len().to_string(),
+        ));
     }
     let mut ids = HashMap::with_capacity(tokens.len());
     for (id, token) in tokens.iter().enumerate() {
@@ -213,7 +219,7 @@ fn ids<'t>(metadata: &Metadata, tokens: &'t [Cow<str>]) -> Result<HashMap<&'t st
     Ok(ids)
 }
 
-/// Cuts a list to one value a token; more are allowed, as llama.cpp does.
+/// Truncates a list to one value per token. Longer lists are allowed, as in llama.cpp.
 fn same_length<T>(
     metadata: &Metadata,
     key: &str,
@@ -223,7 +229,7 @@ fn same_length<T>(
     if values.len() < tokens {
         return Err(metadata.invalid_key(
             key,
-            format!("{tokens} values, one a token"),
+            format!("{tokens} values, one per token"),
             values.len().to_string(),
         ));
     }
@@ -231,7 +237,7 @@ fn same_length<T>(
     Ok(values)
 }
 
-/// The pairs: the first space after the first letter divides them.
+/// Reads the pairs to merge. The first space after the first character separates a pair.
 fn merges(metadata: &Metadata) -> Result<Vec<(&str, &str)>> {
     let lines = metadata.strings(MERGES)?;
     let mut merges = Vec::with_capacity(lines.len());

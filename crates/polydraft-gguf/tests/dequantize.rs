@@ -1,5 +1,5 @@
-//! Blocks to f32, bit for bit as the `gguf` package of Python does it (`fixtures/make.py
-//! dequantize`).
+//! Compares the conversion of blocks to f32 bit by bit with the `gguf` package of Python
+//! (`fixtures/make.py dequantize`).
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 }
 
 #[test]
-fn every_bit_as_the_reference() {
+fn conversion_matches_reference_bitwise() {
     let gguf = fixture();
     for kind in DEQUANTIZED {
         let tensor = gguf.tensor(kind.name()).unwrap();
@@ -24,14 +24,14 @@ fn every_bit_as_the_reference() {
         let expected = gguf.tensor(&format!("{kind}.expected")).unwrap().dequantize().unwrap();
         assert!(expected.len() >= 128 && expected.iter().all(|value| value.is_finite()));
         assert_eq!(bits(&tensor.dequantize().unwrap()), bits(&expected), "{kind}");
-        // By rows, in any order.
+        // Ranges of rows.
         let columns = tensor.columns();
         for (first, last) in [(0, 1), (2, 5), (5, 6), (3, 3)] {
             let mut rows = vec![f32::NAN; (last - first) * columns];
             tensor.dequantize_rows(first..last, &mut rows).unwrap();
             assert_eq!(bits(&rows), bits(&expected[first * columns..last * columns]), "{kind}");
         }
-        // The test can fail: one bit of each block is another number (where its scale is not zero).
+        // Check that the test can fail: a flipped bit in each block changes the numbers.
         let mut blocks = tensor.read().unwrap();
         blocks
             .iter_mut()
@@ -45,7 +45,7 @@ fn every_bit_as_the_reference() {
 }
 
 #[test]
-fn scales_at_the_edges_are_in_the_fixture() {
+fn fixture_has_extreme_scales() {
     let gguf = fixture();
     for kind in
         DEQUANTIZED.into_iter().filter(|kind| *kind != TensorType::BF16 && *kind != TensorType::F32)
@@ -58,21 +58,21 @@ fn scales_at_the_edges_are_in_the_fixture() {
 }
 
 #[test]
-fn whole_blocks_only() {
+fn rejects_incomplete_blocks() {
     let mut values = [0.0; 64];
-    for (bytes, room) in [(17, 32), (18, 31), (36, 32), (18, 64), (0, 32)] {
-        let e = dequantize(TensorType::Q4_0, &vec![0; bytes], &mut values[..room])
+    for (bytes, length) in [(17, 32), (18, 31), (36, 32), (18, 64), (0, 32)] {
+        let e = dequantize(TensorType::Q4_0, &vec![0; bytes], &mut values[..length])
             .unwrap_err()
             .to_string();
         let expected = "expected 32 numbers from every 18 bytes of type Q4_0";
-        assert_eq!(e, format!("{expected}, got {room} from {bytes}"));
+        assert_eq!(e, format!("{expected}, got {length} from {bytes}"));
     }
     dequantize(TensorType::Q4_0, &[], &mut []).unwrap();
 }
 
-/// The integers of a block make the numbers that its bytes make.
+/// Computes numbers from the integers of a block, and compares them with the conversion of its bytes.
 #[test]
-fn blocks_taken_apart_say_the_same() {
+fn integers_of_blocks_give_the_same_numbers() {
     use TensorType::*;
     let gguf = fixture();
     for kind in DEQUANTIZED {
@@ -87,27 +87,28 @@ fn blocks_taken_apart_say_the_same() {
             assert_eq!(Integers::new(kind, &block[1..]), None);
             let [scale, minimum] =
                 [integers.scale, integers.minimum].map(|h| f16::from_bits(h).to_f32());
-            let made: Vec<f32> = (0..kind.block())
+            let computed: Vec<f32> = (0..kind.block())
                 .map(|i| {
                     let number =
                         f32::from(i16::from(integers.numbers[i]) - Integers::offset(kind) as i16);
-                    let step = integers.steps[i / 16];
+                    let sub_scale = integers.sub_scales[i / 16];
                     match kind {
                         Q5_0 => scale * number,
                         Q5_1 => scale * number + minimum,
                         Q2_K => {
-                            scale * f32::from(step & 15) * number - minimum * f32::from(step >> 4)
+                            scale * f32::from(sub_scale & 15) * number
+                                - minimum * f32::from(sub_scale >> 4)
                         }
                         Q5_K => {
-                            let [step, least] =
-                                [i / 32, 8 + i / 32].map(|at| f32::from(integers.steps[at]));
-                            scale * step * number - minimum * least
+                            let [sub_scale, sub_minimum] =
+                                [i / 32, 8 + i / 32].map(|at| f32::from(integers.sub_scales[at]));
+                            scale * sub_scale * number - minimum * sub_minimum
                         }
-                        _ => scale * f32::from(step as i8) * number,
+                        _ => scale * f32::from(sub_scale as i8) * number,
                     }
                 })
                 .collect();
-            assert_eq!(bits(&made), bits(values), "{kind}");
+            assert_eq!(bits(&computed), bits(values), "{kind}");
         }
     }
 }

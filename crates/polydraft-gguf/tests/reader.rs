@@ -1,4 +1,4 @@
-//! Files that are right, and files that lie: what is wrong is said, by name.
+//! Tests of valid and invalid files, and of the errors of the latter.
 
 use std::path::Path;
 
@@ -10,14 +10,14 @@ fn open(writer: &Writer) -> Gguf {
 }
 
 fn error(bytes: Vec<u8>) -> String {
-    Gguf::from_bytes("a file", bytes).expect_err("a file that lies").to_string()
+    Gguf::from_bytes("a file", bytes).expect_err("an invalid file").to_string()
 }
 
-/// That the error says all of it.
-fn refused(writer: &Writer, parts: &[&str]) {
+/// Asserts that a file is rejected with an error that contains all of `strings`.
+fn assert_rejected(writer: &Writer, strings: &[&str]) {
     let error = error(writer.finish());
-    for part in ["a file: ", "expected ", ", got "].iter().chain(parts) {
-        assert!(error.contains(part), "expected {part:?} in: {error}");
+    for string in ["a file: ", "expected ", ", got "].iter().chain(strings) {
+        assert!(error.contains(string), "expected {string:?} in: {error}");
     }
 }
 
@@ -30,7 +30,7 @@ fn small() -> Writer {
 }
 
 #[test]
-fn keys_of_every_type() {
+fn reads_keys_of_every_type() {
     for version in [2, 3] {
         let writer = Writer { version, ..small() }
             .raw("u8", 0, &[200])
@@ -70,7 +70,7 @@ fn keys_of_every_type() {
 }
 
 #[test]
-fn what_is_asked_for_and_not_there() {
+fn reports_missing_keys_and_wrong_types() {
     let gguf = open(
         &small().raw("bad", STRING, &[1, 0, 0, 0, 0, 0, 0, 0, 0xff]).raw("minus", I32, &[0xff; 4]),
     );
@@ -104,7 +104,7 @@ fn what_is_asked_for_and_not_there() {
 }
 
 #[test]
-fn tensors() {
+fn reads_tensors_and_checks_shapes_and_rows() {
     let gguf = open(&small());
     let t = gguf.tensor("t").unwrap();
     assert_eq!((t.shape(), t.rows(), t.columns()), (vec![2, 4], 2, 4));
@@ -118,7 +118,7 @@ fn tensors() {
     assert_eq!(blocks[..4], 1.0_f32.to_le_bytes());
     t.expect_shape(&[2, 4]).unwrap();
 
-    // Threads share it.
+    // Usable from several threads.
     fn shared<T: Send + Sync>(_: &T) {}
     shared(&gguf);
     shared(&t);
@@ -126,11 +126,11 @@ fn tensors() {
     let e = t.expect_shape(&[4, 2]).unwrap_err().to_string();
     assert_eq!(e, "a file: tensor t: expected shape [4, 2], got shape [2, 4]");
     let e = t.dequantize_rows(1..3, &mut row).unwrap_err().to_string();
-    assert_eq!(e, "a file: tensor t: expected rows inside its 2, got rows 1..3");
+    assert_eq!(e, "a file: tensor t: expected rows below 2, got rows 1..3");
     let e = t.dequantize_rows(0..2, &mut row).unwrap_err().to_string();
     assert_eq!(
         e,
-        "a file: tensor t: expected room for 8 numbers, those of rows 0..2, got room for 4"
+        "a file: tensor t: expected a buffer of 8 numbers for rows 0..2, got a buffer of 4"
     );
     #[allow(clippy::reversed_empty_ranges)]
     let e = t.read_rows(2..1, &mut blocks).unwrap_err().to_string();
@@ -138,7 +138,7 @@ fn tensors() {
 }
 
 #[test]
-fn types_without_an_exact_f32_are_named() {
+fn rejects_unsupported_tensor_types() {
     for (number, name, block, bytes) in
         [(16, "IQ2_XXS", 256, 66), (19, "IQ1_S", 256, 50), (34, "TQ1_0", 256, 54)]
     {
@@ -146,62 +146,83 @@ fn types_without_an_exact_f32_are_named() {
         let e = gguf.tensor("t").unwrap().dequantize().unwrap_err().to_string();
         assert!(e.contains("tensor t") && e.contains(&format!("got type {name}")), "{e}");
     }
-    refused(&Writer::default().place("t", 4, &[32], 0), &["tensor t", "a known type", "Q4_2"]);
-    refused(&Writer::default().place("t", 99, &[32], 0), &["tensor t", "type number 99"]);
+    assert_rejected(
+        &Writer::default().tensor_entry("t", 4, &[32], 0),
+        &["tensor t", "a known type", "Q4_2"],
+    );
+    assert_rejected(
+        &Writer::default().tensor_entry("t", 99, &[32], 0),
+        &["tensor t", "type number 99"],
+    );
 }
 
 #[test]
-fn headers_that_lie() {
+fn rejects_invalid_headers() {
     assert!(
         error(Vec::new())
             .contains("header: expected 4 more bytes, got a file with 0 left of its 0")
     );
-    refused(&Writer { magic: *b"ggjt", ..small() }, &["header", "GGUF", "ggjt"]);
-    refused(&Writer { version: 1, ..small() }, &["header", "version 2 or 3", "version 1"]);
-    refused(&Writer { version: 4, ..small() }, &["version 4"]);
-    refused(&Writer { version: 3 << 24, ..small() }, &["version 3 in big-endian order"]);
+    assert_rejected(&Writer { magic: *b"ggjt", ..small() }, &["header", "GGUF", "ggjt"]);
+    assert_rejected(&Writer { version: 1, ..small() }, &["header", "version 2 or 3", "version 1"]);
+    assert_rejected(&Writer { version: 4, ..small() }, &["version 4"]);
+    assert_rejected(&Writer { version: 3 << 24, ..small() }, &["version 3 in big-endian order"]);
     for huge in [1 << 20, 1 << 40, u64::MAX] {
-        refused(
+        assert_rejected(
             &Writer { counts: Some([huge, 3]), ..small() },
             &["header", "tensors", &huge.to_string()],
         );
-        refused(
+        assert_rejected(
             &Writer { counts: Some([1, huge]), ..small() },
             &["header", "keys", &huge.to_string()],
         );
     }
-    // Every beginning of a file is refused, and nothing but an error comes of it.
-    let whole = small().finish();
-    for length in 0..whole.len() {
-        error(whole[..length].to_vec());
+}
+
+#[test]
+fn rejects_every_truncated_file() {
+    let full = small().finish();
+    for length in 0..full.len() {
+        error(full[..length].to_vec());
     }
 }
 
 #[test]
-fn keys_that_lie() {
+fn rejects_invalid_keys() {
     let huge = u64::MAX.to_le_bytes();
     let array = |kind: u32, count: u64| [&kind.to_le_bytes()[..], &count.to_le_bytes()].concat();
-    refused(&small().u32("a.count", 8), &["key a.count", "one value", "two of that key"]);
-    refused(&small().u32("", 8), &["key number 3", "a name", "an empty one"]);
-    refused(&small().raw("k", 13, &[]), &["key k", "type from 0", "type 13"]);
-    refused(&small().raw("k", STRING, &huge), &["key k", "18446744073709551615 more bytes"]);
-    refused(&small().raw("k", ARRAY, &array(U32, u64::MAX)), &["key k", "values of type u32"]);
-    refused(&small().raw("k", ARRAY, &array(U32, 1 << 62)), &["key k", "4611686018427387904"]);
-    refused(&small().raw("k", ARRAY, &array(STRING, 1 << 30)), &["key k", "1073741824"]);
-    refused(
+    assert_rejected(&small().u32("a.count", 8), &["key a.count", "one value", "two of that key"]);
+    assert_rejected(&small().u32("", 8), &["key number 3", "a name", "an empty one"]);
+    assert_rejected(&small().raw("k", 13, &[]), &["key k", "type from 0", "type 13"]);
+    assert_rejected(
+        &small().raw("k", STRING, &huge),
+        &["key k", "18446744073709551615 more bytes"],
+    );
+    assert_rejected(
+        &small().raw("k", ARRAY, &array(U32, u64::MAX)),
+        &["key k", "values of type u32"],
+    );
+    assert_rejected(
+        &small().raw("k", ARRAY, &array(U32, 1 << 62)),
+        &["key k", "4611686018427387904"],
+    );
+    assert_rejected(&small().raw("k", ARRAY, &array(STRING, 1 << 30)), &["key k", "1073741824"]);
+    assert_rejected(
         &small().raw("k", ARRAY, &[&array(STRING, 1)[..], &huge].concat()),
         &["key k, string 0"],
     );
-    refused(&small().raw("k", ARRAY, &array(ARRAY, 1)), &["key k", "an array of arrays"]);
-    refused(&small().raw("k", ARRAY, &array(77, 1)), &["key k", "type 77"]);
-    refused(&small().raw("k", BOOL, &[2]), &["key k", "0 or 1", "got 2"]);
-    refused(&small().array("k", BOOL, &[vec![1], vec![9]]), &["key k", "0 or 1", "got 9"]);
+    assert_rejected(&small().raw("k", ARRAY, &array(ARRAY, 1)), &["key k", "an array of arrays"]);
+    assert_rejected(&small().raw("k", ARRAY, &array(77, 1)), &["key k", "type 77"]);
+    assert_rejected(&small().raw("k", BOOL, &[2]), &["key k", "0 or 1", "got 2"]);
+    assert_rejected(&small().array("k", BOOL, &[vec![1], vec![9]]), &["key k", "0 or 1", "got 9"]);
     for alignment in [0, 3, 48, u32::MAX] {
         let writer = small().u32("general.alignment", alignment);
-        refused(&writer, &["key general.alignment", "a power of two", &alignment.to_string()]);
+        assert_rejected(
+            &writer,
+            &["key general.alignment", "a power of two", &alignment.to_string()],
+        );
     }
-    refused(&small().f32("general.alignment", 32.0), &["key general.alignment"]);
-    // A key longer than any: its length alone is enough to refuse it.
+    assert_rejected(&small().f32("general.alignment", 32.0), &["key general.alignment"]);
+    // A key that is too long is rejected by its length.
     let mut bytes = Writer { counts: Some([0, 1]), ..Writer::default() }.finish();
     bytes.truncate(24);
     bytes.extend(70_000_u64.to_le_bytes());
@@ -211,45 +232,61 @@ fn keys_that_lie() {
 }
 
 #[test]
-fn tensors_that_lie() {
-    let bytes = |size| vec![0; size];
-    refused(
+fn rejects_invalid_tensors() {
+    assert_rejected(
         &small().f32_tensor("t", &[1], &[1.0]),
         &["tensor t", "one tensor", "two of that name"],
     );
-    refused(
-        &small().place("u", 0, &[1, 1, 1, 1, 1], 0),
+    assert_rejected(
+        &small().tensor_entry("u", 0, &[1, 1, 1, 1, 1], 0),
         &["tensor u", "at most 4 dimensions", "5"],
     );
-    refused(&small().place("u", 0, &[1 << 33, 1 << 33], 0), &["tensor u", "addresses"]);
-    refused(&small().place("u", 0, &[u64::MAX, u64::MAX, 2, 2], 0), &["tensor u"]);
-    refused(&small().place("u", 8, &[1 << 62, 1 << 62], 0), &["tensor u"]);
-    refused(&small().place("u", 0, &[0, 4], 0), &["tensor u", "at least 1", "[0, 4]"]);
-    refused(
-        &small().place("u", 2, &[33], 0),
+    assert_rejected(
+        &small().tensor_entry("u", 0, &[1 << 33, 1 << 33], 0),
+        &["tensor u", "address space"],
+    );
+    assert_rejected(&small().tensor_entry("u", 0, &[u64::MAX, u64::MAX, 2, 2], 0), &["tensor u"]);
+    assert_rejected(&small().tensor_entry("u", 8, &[1 << 62, 1 << 62], 0), &["tensor u"]);
+    assert_rejected(
+        &small().tensor_entry("u", 0, &[0, 4], 0),
+        &["tensor u", "at least 1", "[0, 4]"],
+    );
+    assert_rejected(
+        &small().tensor_entry("u", 2, &[33], 0),
         &["tensor u", "a multiple of 32 numbers, for type Q4_0", "33"],
     );
-    refused(&small().place("u", 0, &[4], 16), &["tensor u", "a multiple of 32", "16"]);
-    refused(&small().place("u", 0, &[4], 1 << 20), &["tensor u", "inside the file"]);
-    refused(&small().place("u", 0, &[4], u64::MAX - 31), &["tensor u", "inside the file"]);
-    refused(&small().place("u", 0, &[4], 0), &["bytes of its own", "that are tensor"]);
-    refused(
-        &small().place(&"n".repeat(65), 0, &[4], 0),
+    assert_rejected(
+        &small().tensor_entry("u", 0, &[4], 16),
+        &["tensor u", "a multiple of 32", "16"],
+    );
+    assert_rejected(&small().tensor_entry("u", 0, &[4], 1 << 20), &["tensor u", "inside the file"]);
+    assert_rejected(
+        &small().tensor_entry("u", 0, &[4], u64::MAX - 31),
+        &["tensor u", "inside the file"],
+    );
+    assert_rejected(&small().tensor_entry("u", 0, &[4], 0), &["no overlap", "bytes of tensor"]);
+    assert_rejected(
+        &small().tensor_entry(&"n".repeat(65), 0, &[4], 0),
         &["tensor number 1", "at most 64 bytes", "65"],
     );
-    refused(&small().place("", 0, &[4], 0), &["tensor number 1", "a name"]);
-    // The last one may end with the file, and not a byte behind it.
+    assert_rejected(&small().tensor_entry("", 0, &[4], 0), &["tensor number 1", "a name"]);
+}
+
+#[test]
+fn reads_tensors_with_unusual_shapes_and_alignment() {
+    let bytes = |size| vec![0; size];
+    // The last tensor may end at the end of the file, but not after it.
     let writer = Writer::default().tensor("t", 24, &[33], &bytes(33));
     assert_eq!(open(&writer).tensor("t").unwrap().bytes(), 33);
     let mut cut = writer.finish();
     cut.pop();
     assert!(error(cut).contains("tensor t"));
-    // Alignment that the file gives.
+    // The file has another alignment.
     let writer = Writer { alignment: 64, ..Writer::default() }.u32("general.alignment", 64);
     let writer = writer.tensor("a", 24, &[3], &[1, 2, 3]).tensor("b", 24, &[2], &[4, 5]);
     assert_eq!(open(&writer).tensor("b").unwrap().read().unwrap(), [4, 5]);
     assert_eq!(open(&writer).alignment(), 64);
-    // A number, and two dimensions more than most have.
+    // A scalar, and a tensor with four dimensions.
     let writer = Writer::default().tensor("one", 0, &[], &2.5_f32.to_le_bytes());
     assert_eq!(open(&writer).tensor("one").unwrap().dequantize().unwrap(), [2.5]);
     let writer = Writer::default().tensor("four", 24, &[2, 3, 1, 2], &[7; 12]);
@@ -258,32 +295,36 @@ fn tensors_that_lie() {
 }
 
 #[test]
-fn errors_stay_short() {
+fn errors_are_short_and_on_one_line() {
     let e = error(small().raw(&"k\n".repeat(30_000), 13, &[]).finish());
     assert!(e.len() < 400 && !e.contains('\n'), "{e}");
 }
 
 #[test]
-fn only_regular_files() {
+fn rejects_files_that_are_not_regular() {
     let folder = tempfile::tempdir().unwrap();
-    let refused = |path: &Path, got: &str| {
+    let assert_rejected = |path: &Path, got: &str| {
         let e = Gguf::open(path).unwrap_err().to_string();
         assert!(e.contains("expected a regular file") && e.contains(got), "{e}");
     };
-    refused(folder.path(), "a directory");
+    assert_rejected(folder.path(), "a directory");
     if Path::new("/dev/zero").exists() {
-        refused(Path::new("/dev/zero"), "a pipe, a device or a socket");
+        assert_rejected(Path::new("/dev/zero"), "a pipe, a device or a socket");
     }
     #[cfg(unix)]
     {
         let pipe = folder.path().join("pipe.gguf");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-        // Nobody writes to it: to open it would wait for ever.
-        refused(&pipe, "a pipe, a device or a socket");
+        // The pipe has no writer, so opening it would block forever.
+        assert_rejected(&pipe, "a pipe, a device or a socket");
     }
     let e = Gguf::open(&folder.path().join("none.gguf")).unwrap_err().to_string();
     assert!(e.contains("cannot read") && e.contains("none.gguf"), "{e}");
-    // A file that is cut short later: an error, not a signal.
+}
+
+#[test]
+fn reading_a_file_truncated_after_opening_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("cut.gguf");
     std::fs::write(&path, small().finish()).unwrap();
     let gguf = Gguf::open(&path).unwrap();
@@ -293,7 +334,7 @@ fn only_regular_files() {
     );
 }
 
-fn parts(count: u32) -> Vec<(String, Writer)> {
+fn shards(count: u32) -> Vec<(String, Writer)> {
     (0..count)
         .map(|number| {
             let name = format!("model-{:05}-of-{count:05}.gguf", number + 1);
@@ -308,12 +349,12 @@ fn parts(count: u32) -> Vec<(String, Writer)> {
 }
 
 #[test]
-fn a_model_in_parts() {
+fn reads_split_models_and_rejects_inconsistent_shards() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let write =
         |(name, writer): &(String, Writer)| std::fs::write(path(name), writer.finish()).unwrap();
-    let all = parts(3);
+    let all = shards(3);
     all.iter().for_each(write);
     for (name, _) in &all {
         let gguf = Gguf::open(&path(name)).unwrap();
@@ -332,48 +373,49 @@ fn a_model_in_parts() {
         e("renamed.gguf")
     );
     assert!(
-        Gguf::from_bytes("m", all[0].1.finish()).unwrap_err().to_string().contains("in one piece")
+        Gguf::from_bytes("m", all[0].1.finish()).unwrap_err().to_string().contains("in one file")
     );
 
-    // A tensor twice, and one too few.
+    // A duplicate tensor, and one tensor too many.
     let (name, writer) = &all[2];
     write(&(name.clone(), writer.clone().f32_tensor("t.0", &[1], &[1.0])));
-    assert!(e(&all[0].0).contains("tensor t.0: expected a tensor in one part"), "{}", e(&all[0].0));
+    assert!(
+        e(&all[0].0).contains("tensor t.0: expected a tensor in one shard"),
+        "{}",
+        e(&all[0].0)
+    );
     write(&(name.clone(), writer.clone().f32_tensor("t.3", &[1], &[1.0])));
     assert!(
         e(&all[0].0).contains("key split.tensors.count: expected 3 tensors, got 4"),
         "{}",
         e(&all[0].0)
     );
-    // Another part under its name, one of another split, a file that is none.
+    // A shard with another number, a file that is not a shard, a missing shard.
     std::fs::copy(path(&all[1].0), path(name)).unwrap();
     assert!(
-        e(&all[0].0).contains("parts: expected part 3 of 3, got part 2 of 3"),
+        e(&all[0].0).contains("shards: expected shard 3 of 3, got shard 2 of 3"),
         "{}",
         e(&all[0].0)
     );
     write(&(name.clone(), small()));
     assert!(
-        e(&all[0].0).contains("expected part 3 of 3, got a file that is no part"),
+        e(&all[0].0).contains("expected shard 3 of 3, got a file without shard number"),
         "{}",
         e(&all[0].0)
     );
     std::fs::remove_file(path(name)).unwrap();
     let missing = e(&all[1].0);
-    assert!(
-        missing.contains(name) && missing.contains("expected part 3 of the 3 files"),
-        "{missing}"
-    );
+    assert!(missing.contains(name) && missing.contains("expected shard 3 of 3"), "{missing}");
 }
 
 #[test]
-fn parts_that_lie() {
-    let part = |number: u32, count: u32| {
+fn rejects_invalid_shard_numbers() {
+    let shard = |number: u32, count: u32| {
         Writer::default().u32("split.no", number).u32("split.count", count)
     };
-    refused(&part(3, 3), &["key split.no", "a number below 3", "3"]);
-    refused(&part(0, 100_000), &["key split.count", "at most 99999"]);
-    refused(&Writer::default().u32("split.count", 2), &["key split.no", "no such key"]);
-    // One part is a whole model.
-    open(&part(0, 1));
+    assert_rejected(&shard(3, 3), &["key split.no", "a number below 3", "3"]);
+    assert_rejected(&shard(0, 100_000), &["key split.count", "at most 99999"]);
+    assert_rejected(&Writer::default().u32("split.count", 2), &["key split.no", "no such key"]);
+    // A single shard is a full model.
+    open(&shard(0, 1));
 }

@@ -1,4 +1,4 @@
-//! The tests of this crate as one program: one is linked in place of four.
+//! All tests of this crate in one program, which links once instead of four times.
 
 mod dequantize;
 mod model;

@@ -1,4 +1,4 @@
-//! Tokens as llama.cpp makes them (`fixtures/make.py`).
+//! Compares tokenizers with llama.cpp (`fixtures/make.py`).
 
 #![cfg(feature = "tokenizers")]
 
@@ -15,40 +15,39 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
 
-fn ids(tokenizer: &Tokenizer, text: &str, around: bool) -> Vec<u32> {
-    tokenizer.encode_fast(text, around).unwrap().get_ids().to_vec()
+fn ids(tokenizer: &Tokenizer, text: &str, add_special: bool) -> Vec<u32> {
+    tokenizer.encode_fast(text, add_special).unwrap().get_ids().to_vec()
 }
 
-/// Compares all strings of a fixture with what a description makes of them, with `changes` made to
-/// it.
-fn compare(gguf: &Gguf, json: &str, changed: impl Fn(&mut TokenizerDescription, &Value)) {
+/// Compares the tokens of all strings of a fixture, for each variant of the description.
+fn compare(gguf: &Gguf, json: &str, apply: impl Fn(&mut TokenizerDescription, &Value)) {
     let fixture: Value = serde_json::from_slice(&std::fs::read(fixture(json)).unwrap()).unwrap();
-    let texts: Vec<&str> =
+    let strings: Vec<&str> =
         fixture["texts"].as_array().unwrap().iter().map(|t| t.as_str().unwrap()).collect();
-    assert!(texts.len() > 40);
+    assert!(strings.len() > 40);
     for variant in fixture["variants"].as_array().unwrap() {
         let changes = &variant["changes"];
         let mut description = TokenizerDescription::read(gguf.metadata()).unwrap();
-        changed(&mut description, changes);
-        let whole = description.tokenizer().unwrap();
-        let mut plain = whole.clone();
+        apply(&mut description, changes);
+        let special = description.tokenizer().unwrap();
+        let mut plain = special.clone();
         plain.set_encode_special_tokens(true);
-        for (number, text) in texts.iter().enumerate() {
-            let list = |of: &Value| {
-                of[number]
+        for (number, text) in strings.iter().enumerate() {
+            let list = |lists: &Value| {
+                lists[number]
                     .as_array()
                     .map(|ids| ids.iter().map(|id| id.as_u64().unwrap() as u32).collect())
             };
             let expected: Vec<u32> = list(&variant["whole"]).unwrap();
-            assert_eq!(ids(&whole, text, true), expected, "{changes} {text:?}");
-            // Not kept where it is the same.
-            let expected = list(&variant["plain"]).unwrap_or_else(|| ids(&whole, text, false));
+            assert_eq!(ids(&special, text, true), expected, "{changes} {text:?}");
+            // The fixture omits lists that are equal.
+            let expected = list(&variant["plain"]).unwrap_or_else(|| ids(&special, text, false));
             assert_eq!(ids(&plain, text, false), expected, "{changes}, plain, {text:?}");
         }
     }
 }
 
-/// The same splitting under another name, as `tokenizer.ggml.pre` gives it.
+/// Changes the pre-tokenizer of a description.
 fn with_pre(description: &mut TokenizerDescription, changes: &Value) {
     let name = changes["tokenizer.ggml.pre"].as_str().unwrap();
     let writer =
@@ -60,13 +59,13 @@ fn with_pre(description: &mut TokenizerDescription, changes: &Value) {
 }
 
 #[test]
-fn byte_level_with_every_way_to_split() {
+fn byte_level_matches_llama_cpp_for_every_pre_tokenizer() {
     let gguf = Gguf::open(&fixture("byte_level.gguf")).unwrap();
     compare(&gguf, "byte_level.json", with_pre);
 }
 
 #[test]
-fn sentence_piece() {
+fn sentence_piece_matches_llama_cpp() {
     let gguf = Gguf::open(&fixture("sentence_piece.gguf")).unwrap();
     compare(&gguf, "sentence_piece.json", |description, changes| {
         if let Some(prefix) = changes["tokenizer.ggml.add_space_prefix"].as_bool() {
@@ -76,9 +75,9 @@ fn sentence_piece() {
     });
 }
 
-/// As the tokenizer that was made in transformers' way, of which the file is.
+/// Compares with the transformers tokenizer from which the file was made.
 #[test]
-fn merged() {
+fn gemma4_matches_transformers() {
     let gguf = Gguf::open(&fixture("merged.gguf")).unwrap();
     compare(&gguf, "merged.json", |_, _| {});
     let d = TokenizerDescription::read(gguf.metadata()).unwrap();
@@ -89,9 +88,8 @@ fn merged() {
     assert_eq!(ends, ["<eos>", "<turn|>"]);
 }
 
-/// Texts come back, whatever is in them.
 #[test]
-fn decoding() {
+fn decoding_restores_text() {
     for name in ["byte_level.gguf", "sentence_piece.gguf", "merged.gguf"] {
         let gguf = Gguf::open(&fixture(name)).unwrap();
         let description = TokenizerDescription::read(gguf.metadata()).unwrap();
@@ -102,15 +100,14 @@ fn decoding() {
         {
             assert_eq!(back(text), text, "{name}");
         }
-        // Behind a token that is looked for first, SentencePiece's space is put in again, as
-        // llama.cpp does.
+        // After an added token, SentencePiece inserts its space again, as in llama.cpp.
         let space = description.kind == TokenizerKind::SentencePiece;
         assert_eq!(back("a----b"), if space { "a---- b" } else { "a----b" });
     }
 }
 
 #[test]
-fn roles() {
+fn reads_special_tokens() {
     let gguf = Gguf::open(&fixture("byte_level.gguf")).unwrap();
     let d = TokenizerDescription::read(gguf.metadata()).unwrap();
     assert_eq!(
@@ -128,7 +125,7 @@ fn roles() {
 }
 
 #[test]
-fn templates() {
+fn reads_chat_templates() {
     let writer = Writer::default()
         .str("tokenizer.ggml.model", "gpt2")
         .strings("tokenizer.ggml.tokens", &["a", "", "<|im_end|>"])
@@ -147,28 +144,28 @@ fn templates() {
 }
 
 #[test]
-fn what_is_refused() {
+fn rejects_inconsistent_vocabularies() {
     let base = |model: &str| Writer::default().str("tokenizer.ggml.model", model);
-    let refused = |writer: &Writer, expected: &str| {
+    let assert_rejected = |writer: &Writer, expected: &str| {
         let gguf = Gguf::from_bytes("t", writer.finish()).unwrap();
         let result = TokenizerDescription::read(gguf.metadata()).and_then(|d| d.tokenizer());
         assert_eq!(result.unwrap_err().to_string(), format!("t: key tokenizer.ggml.{expected}"));
     };
     let tokens = |writer: Writer| writer.strings("tokenizer.ggml.tokens", &["a", "b", "ab"]);
     let gpt2 = |merges: &[&str]| tokens(base("gpt2")).strings("tokenizer.ggml.merges", merges);
-    refused(&base("bert"), "model: expected llama, gpt2 or gemma4, got bert");
-    refused(&base("gpt2"), "tokens: expected an array, got no such key");
-    refused(&tokens(base("gpt2")), "merges: expected an array, got no such key");
-    refused(&tokens(base("gemma4")), "merges: expected an array, got no such key");
-    refused(
+    assert_rejected(&base("bert"), "model: expected llama, gpt2 or gemma4, got bert");
+    assert_rejected(&base("gpt2"), "tokens: expected an array, got no such key");
+    assert_rejected(&tokens(base("gpt2")), "merges: expected an array, got no such key");
+    assert_rejected(&tokens(base("gemma4")), "merges: expected an array, got no such key");
+    assert_rejected(
         &tokens(base("gemma4")).strings("tokenizer.ggml.merges", &["a b"]),
         "tokens: expected a token for every byte, got none that is <0x00>",
     );
-    refused(
+    assert_rejected(
         &gpt2(&["ab"]),
         "merges: expected two tokens with a space between, got \"ab\" as number 0",
     );
-    refused(
+    assert_rejected(
         &gpt2(&["a b", "ab b"]),
         "merges: expected merges of tokens into a token, got \"ab\" and \"b\", but no token \
          \"abb\"",
@@ -181,42 +178,45 @@ fn what_is_refused() {
             && e.ends_with("got superbpe"),
         "{e}"
     );
-    refused(
+    assert_rejected(
         &base("llama")
             .strings("tokenizer.ggml.tokens", &["a", "a"])
             .f32s("tokenizer.ggml.scores", &[0.0, 0.0]),
         "tokens: expected different tokens, got \"a\" as number 0 and 1",
     );
-    refused(&tokens(base("llama")), "scores: expected one number a token, got no such key");
-    refused(
-        &tokens(base("llama")).f32s("tokenizer.ggml.scores", &[0.0]),
-        "scores: expected 3 values, one a token, got 1",
+    assert_rejected(
+        &tokens(base("llama")),
+        "scores: expected one number per token, got no such key",
     );
-    refused(
+    assert_rejected(
+        &tokens(base("llama")).f32s("tokenizer.ggml.scores", &[0.0]),
+        "scores: expected 3 values, one per token, got 1",
+    );
+    assert_rejected(
         &tokens(base("llama")).f32s("tokenizer.ggml.scores", &[0.0; 3]),
         "tokens: expected a token for every byte, got none that is <0x00>",
     );
-    // Each place in it is one where it may have been merged.
+    // Every split of a token is a possible merge, so its length is limited.
     let long = "a".repeat(1 << 20);
     let long = base("llama").strings("tokenizer.ggml.tokens", &["a", &long]);
-    refused(
+    assert_rejected(
         &long.f32s("tokenizer.ggml.scores", &[0.0; 2]),
         "tokens: expected tokens of at most 1024 bytes, got 1048576 as number 1",
     );
-    refused(
+    assert_rejected(
         &gpt2(&[]).bool("tokenizer.ggml.add_bos_token", true),
-        "bos_token_id: expected a token, as one is to be added, got none",
+        "bos_token_id: expected a token, because it is to be added, got none",
     );
 }
 
-/// Published models: POLYDRAFT_SMOLLM2 and POLYDRAFT_GEMMA3 name their files (see `model.rs`).
+/// Compares published models: POLYDRAFT_SMOLLM2 and POLYDRAFT_GEMMA3 are their paths (see `model.rs`).
 #[test]
-fn published() {
+fn published_tokenizers_match_llama_cpp() {
     for (variable, json) in
         [("POLYDRAFT_SMOLLM2", "smollm2.json"), ("POLYDRAFT_GEMMA3", "gemma3.json")]
     {
         let Some(path) = std::env::var_os(variable) else {
-            support::skipped(variable);
+            support::report_skipped(variable);
             continue;
         };
         let gguf = Gguf::open(Path::new(&path)).unwrap();

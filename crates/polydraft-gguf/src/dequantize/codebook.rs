@@ -75,7 +75,8 @@ pub fn iq4_xs_sub_scales(block: &[u8]) -> [u8; 8] {
 pub(super) fn iq4_xs(block: &[u8; 136], values: &mut [f32; 256]) {
     let (d, sub_scales) = (scale(block, 0), iq4_xs_sub_scales(block));
     let numbers = block[8..].as_chunks::<16>().0;
-    for ((values, bytes), sub_scale) in values.as_chunks_mut::<32>().0.iter_mut().zip(numbers).zip(sub_scales)
+    for ((values, bytes), sub_scale) in
+        values.as_chunks_mut::<32>().0.iter_mut().zip(numbers).zip(sub_scales)
     {
         let d = d * (f32::from(sub_scale) - 32.0);
         for (value, index) in values.iter_mut().zip(indices(bytes)) {

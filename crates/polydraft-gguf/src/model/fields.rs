@@ -21,7 +21,11 @@ impl<'g> Fields<'g> {
         let known = Architecture::ALL;
         let Some(architecture) = known.into_iter().find(|known| known.name() == name) else {
             let names = known.map(Architecture::name).join(", ");
-            return Err(metadata.invalid_key(KEY, format!("one of {names}"), crate::error::shown(name)));
+            return Err(metadata.invalid_key(
+                KEY,
+                format!("one of {names}"),
+                crate::error::shown(name),
+            ));
         };
         Ok(Self { architecture, gguf, metadata })
     }
@@ -30,7 +34,12 @@ impl<'g> Fields<'g> {
         format!("{}.{key}", self.architecture)
     }
 
-    pub fn invalid_key(&self, key: &str, expected: impl Into<String>, got: impl Into<String>) -> Error {
+    pub fn invalid_key(
+        &self,
+        key: &str,
+        expected: impl Into<String>,
+        got: impl Into<String>,
+    ) -> Error {
         self.metadata.invalid_key(&self.key(key), expected, got)
     }
 
@@ -76,7 +85,9 @@ impl<'g> Fields<'g> {
     fn check_size(&self, key: &str, value: u64, max: usize) -> Result<usize> {
         match usize::try_from(value).ok().filter(|value| (1..=max).contains(value)) {
             Some(value) => Ok(value),
-            None => Err(self.invalid_key(key, format!("a number from 1 to {max}"), value.to_string())),
+            None => {
+                Err(self.invalid_key(key, format!("a number from 1 to {max}"), value.to_string()))
+            }
         }
     }
 

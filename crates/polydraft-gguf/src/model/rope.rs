@@ -116,7 +116,11 @@ fn scaling(fields: &Fields, context: usize) -> Result<(RopeScaling, f64)> {
             for key in ["yarn_log_multiplier", "yarn_ext_factor", "yarn_attn_factor"] {
                 let key = format!("rope.scaling.{key}");
                 if fields.has(&key) {
-                    return Err(fields.invalid_key(&key, "no such key with this architecture", "one"));
+                    return Err(fields.invalid_key(
+                        &key,
+                        "no such key with this architecture",
+                        "one",
+                    ));
                 }
             }
             let original =

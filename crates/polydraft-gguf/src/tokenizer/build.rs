@@ -1,32 +1,32 @@
-//! A `tokenizers::Tokenizer` that makes the tokens that llama.cpp makes.
+//! Builds a `tokenizers::Tokenizer` that produces the same tokens as llama.cpp.
 //!
 //! # Problem
-//! The same ids for every text as `llama_tokenize` with `parse_special`; without it, after
-//! `set_encode_special_tokens(true)`.
+//! Produce the same IDs for every text as `llama_tokenize` with `parse_special`; and after
+//! `set_encode_special_tokens(true)`, as without it.
 //!
 //! # Source
 //! llama.cpp's `llm_tokenizer_bpe_session` and `llm_tokenizer_spm_session`; Kudo and Richardson
-//! 2018 (SentencePiece); the derivation of merges from scores as in transformers' converter of slow
+//! 2018 (SentencePiece); derivation of merges from scores as in transformers' converter of slow
 //! tokenizers.
 //!
 //! # Complexity
-//! Linear in the vocabulary's letters; SentencePiece: times the longest token's, of at most
-//! [`LONGEST_PIECE`] bytes. A text of n letters takes O(n log n).
+//! Building is linear in the total length of the vocabulary; for SentencePiece also in the length of
+//! the longest token, at most [`MAX_TOKEN`] bytes. Tokenizing n characters takes O(n log n).
 //!
 //! # Deviations
-//! 1. SentencePiece: llama.cpp merges, among all neighbours, those whose union has the highest
-//!    score, the leftmost first. Here pairs have an order of their own, in which that score comes
-//!    first. The two can differ only where a token can be made from two overlapping pairs at once,
-//!    or where tokens share a score. In 60,000 strings made for that, from the tokens of Gemma 3
-//!    that overlap themselves, they did not (`tests/fixtures/make.py overlaps`).
-//! 2. Special tokens that overlap in a text: llama.cpp looks for the longest first in all of it,
-//!    here the leftmost wins.
-//! 3. SentencePiece: llama.cpp merges a letter that is no token with its neighbour where the two
-//!    are one; here such a letter becomes bytes at once. Published vocabularies have every letter
-//!    of their tokens as a token.
-//! 4. A merge that makes no token is an error here; llama.cpp would write its bytes one by one.
-//! 5. `gemma4`: more line breaks than any token has are the longest ones first, as with the
-//!    models' own tokenizer; llama.cpp looks for a token of all of them, then merges.
+//! 1. SentencePiece: among all adjacent pairs, llama.cpp merges the one whose union has the highest
+//!    score, leftmost first. Here pairs are merged in a fixed order, by that score first. The two can
+//!    differ only if a token can be formed from two overlapping pairs at once, or if tokens share a
+//!    score. They agreed on 60,000 strings that were generated to provoke a difference, from tokens
+//!    of Gemma 3 that overlap themselves (`tests/fixtures/make.py overlaps`).
+//! 2. Overlapping special tokens: llama.cpp searches the full text for the longest token first. Here
+//!    the leftmost one wins.
+//! 3. SentencePiece: llama.cpp merges a character without a token with its neighbour if the union is
+//!    a token. Here such a character always becomes bytes. Published vocabularies have a token for
+//!    every character of their tokens.
+//! 4. A merge whose result is not a token is an error. llama.cpp would write its bytes one by one.
+//! 5. `gemma4`: a run of more line breaks than any token has is split into the longest tokens first,
+//!    as in the model's original tokenizer. llama.cpp looks for a token of the full run, then merges.
 
 use std::collections::{HashMap, HashSet};
 
@@ -48,16 +48,16 @@ use crate::error::shown;
 
 /// SentencePiece's space.
 const SPACE: &str = "\u{2581}";
-/// Bytes of a token in a vocabulary whose merges are derived. Published ones have 96 at most; each
-/// place in a token is one where it may have been merged.
-const LONGEST_PIECE: usize = 1024;
+/// Maximum length in bytes of a token whose merges are derived: every split of a token is a possible
+/// merge. Tokens of published vocabularies have at most 96 bytes.
+const MAX_TOKEN: usize = 1024;
 
 impl TokenizerDescription<'_> {
-    /// Makes the tokenizer.
+    /// Builds the tokenizer.
     ///
     /// # Errors
-    /// A vocabulary that such a tokenizer cannot have: merges of or into what is no token, bytes
-    /// without one, a token to begin or end a text with that is not there.
+    /// An inconsistent vocabulary: merges of unknown tokens, or with an unknown result; bytes without a
+    /// token; a missing token to prepend or append.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
         let failed =
             |e: tokenizers::Error| self.metadata.invalid_key(TOKENS, "a tokenizer", e.to_string());
@@ -77,15 +77,15 @@ impl TokenizerDescription<'_> {
         self.tokens.iter().zip(0..).map(|(token, id)| (token.to_string(), id)).collect()
     }
 
-    /// The listed pairs, each once.
+    /// Returns the pairs of the list without duplicates.
     fn listed_merges(&self) -> Result<Vec<(String, String)>> {
         let known: HashSet<&str> = self.tokens.iter().map(|token| &**token).collect();
         let mut seen = HashSet::with_capacity(self.merges.len());
         let mut merges = Vec::with_capacity(self.merges.len());
         for (left, right) in &self.merges {
-            let whole = format!("{left}{right}");
+            let merged = format!("{left}{right}");
             if let Some(missing) =
-                [*left, *right, &whole].into_iter().find(|token| !known.contains(token))
+                [*left, *right, &merged].into_iter().find(|token| !known.contains(token))
             {
                 let got = format!(
                     "\"{}\" and \"{}\", but no token \"{}\"",
@@ -93,9 +93,13 @@ impl TokenizerDescription<'_> {
                     shown(right),
                     shown(missing)
                 );
-                return Err(self.metadata.invalid_key(MERGES, "merges of tokens into a token", got));
+                return Err(self.metadata.invalid_key(
+                    MERGES,
+                    "merges of tokens into a token",
+                    got,
+                ));
             }
-            // The first of two alike counts.
+            // The first of two equal pairs determines the priority.
             if seen.insert((*left, *right)) {
                 merges.push(((*left).to_owned(), (*right).to_owned()));
             }
@@ -111,18 +115,18 @@ impl TokenizerDescription<'_> {
             .ignore_merges(pre.ignore_merges)
             .build()
             .map_err(failed)?;
-        let mut steps = Vec::new();
+        let mut pre_tokenizers = Vec::new();
         for expression in pre.expressions {
             let pattern = SplitPattern::Regex((*expression).to_owned());
-            steps.push(
+            pre_tokenizers.push(
                 Split::new(pattern, SplitDelimiterBehavior::Isolated, false)
                     .map_err(failed)?
                     .into(),
             );
         }
-        steps.push(ByteLevel::new(false, false, false).into());
+        pre_tokenizers.push(ByteLevel::new(false, false, false).into());
         let mut tokenizer = Tokenizer::new(model);
-        tokenizer.with_pre_tokenizer(Some(PreTokenizers::new(steps)));
+        tokenizer.with_pre_tokenizer(Some(PreTokenizers::new(pre_tokenizers)));
         tokenizer.with_decoder(Some(ByteLevel::new(false, false, false)));
         Ok(tokenizer)
     }
@@ -130,25 +134,29 @@ impl TokenizerDescription<'_> {
     fn sentence_piece(&self) -> Result<Tokenizer> {
         let ids: HashMap<&str, u32> =
             self.tokens.iter().zip(0..).map(|(token, id)| (&**token, id)).collect();
-        if let Some(id) = self.tokens.iter().position(|token| token.len() > LONGEST_PIECE) {
+        if let Some(id) = self.tokens.iter().position(|token| token.len() > MAX_TOKEN) {
             let (expected, bytes) =
-                (format!("tokens of at most {LONGEST_PIECE} bytes"), self.tokens[id].len());
-            return Err(self.metadata.invalid_key(TOKENS, expected, format!("{bytes} as number {id}")));
+                (format!("tokens of at most {MAX_TOKEN} bytes"), self.tokens[id].len());
+            return Err(self.metadata.invalid_key(
+                TOKENS,
+                expected,
+                format!("{bytes} as number {id}"),
+            ));
         }
         let merges = self.derived_merges(&ids);
-        self.with_bytes(&ids, merges)
+        self.with_byte_fallback(&ids, merges)
     }
 
-    /// Pairs across line breaks are none, and line breaks that follow each other are one token
-    /// where there is one.
+    /// Builds the tokenizer of `gemma4`. Its list has no pairs across line breaks, and a run of line
+    /// breaks is one token if the vocabulary has it (see `added`).
     fn merged(&self) -> Result<Tokenizer> {
         let ids: HashMap<&str, u32> =
             self.tokens.iter().zip(0..).map(|(token, id)| (&**token, id)).collect();
-        self.with_bytes(&ids, self.listed_merges()?)
+        self.with_byte_fallback(&ids, self.listed_merges()?)
     }
 
-    /// Spaces as SentencePiece writes them, and bytes for what is no token.
-    fn with_bytes(
+    /// Builds a tokenizer with SentencePiece's spaces and byte fallback.
+    fn with_byte_fallback(
         &self,
         ids: &HashMap<&str, u32>,
         merges: Vec<(String, String)>,
@@ -189,7 +197,7 @@ impl TokenizerDescription<'_> {
         Ok(tokenizer)
     }
 
-    /// Every pair of tokens that makes a token, that with the highest score first.
+    /// Returns every pair of tokens whose union is a token, highest score first.
     fn derived_merges(&self, ids: &HashMap<&str, u32>) -> Vec<(String, String)> {
         let mut merges = Vec::new();
         for (token, score) in self.tokens.iter().zip(&self.scores) {
@@ -200,60 +208,65 @@ impl TokenizerDescription<'_> {
                 }
             }
         }
-        // Among pairs that make one token the one with the longer left half, as transformers'
-        // converter has it.
+        // Among pairs with the same union, the longer left token first, as in transformers'
+        // converter.
         merges.sort_by(|a, b| b.2.total_cmp(&a.2).then_with(|| b.0.len().cmp(&a.0.len())));
         merges.into_iter().map(|(left, right, _)| (left.to_owned(), right.to_owned())).collect()
     }
 
-    /// Tokens that are looked for in the text before anything else. Control tokens have no text
-    /// when decoded.
+    /// Returns the tokens that are matched in the text before tokenization. Control tokens have no
+    /// text when decoded.
     fn added(&self) -> Vec<AddedToken> {
-        const KEPT: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
+        const NEVER_STRIPPED: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
         let mut added = Vec::new();
         for (token, kind) in self.tokens.iter().zip(&self.types) {
             let special = match kind {
                 TokenType::Control | TokenType::Unknown => true,
                 TokenType::UserDefined => false,
-                // Line breaks are looked for in these vocabularies, whatever their type.
+                // In these vocabularies, runs of line breaks are matched whatever their type.
                 _ if self.kind == TokenizerKind::Merged && is_line_breaks(token) => false,
                 _ => continue,
             };
-            let strip = self.strip_right && !KEPT.contains(&&**token);
+            let strip = self.strip_right && !NEVER_STRIPPED.contains(&&**token);
             added
                 .push(AddedToken::from(token.to_string(), special).normalized(false).rstrip(strip));
         }
         added
     }
 
-    /// What is put around a text.
+    /// Returns the tokens to prepend and append.
     fn template(&self) -> Result<Option<TemplateProcessing>> {
-        let failed = |e: String| self.metadata.invalid_key(TOKENS, "tokens around a text", e);
-        let mut pieces = Vec::new();
+        let failed =
+            |e: String| self.metadata.invalid_key(TOKENS, "tokens to prepend and append", e);
+        let mut template = Vec::new();
         let mut tokens = Vec::new();
         let role = |name: &str, id: Option<u32>| -> Result<SpecialToken> {
             let token = id.and_then(|id| Some((id, self.tokens.get(id as usize)?)));
             let Some((id, token)) = token else {
                 let key = format!("tokenizer.ggml.{name}_token_id");
-                return Err(self.metadata.invalid_key(&key, "a token, as one is to be added", "none"));
+                return Err(self.metadata.invalid_key(
+                    &key,
+                    "a token, because it is to be added",
+                    "none",
+                ));
             };
             SpecialToken::new(name.to_owned(), vec![id], vec![token.to_string()])
                 .map_err(|e| failed(e.to_string()))
         };
         if self.add_begin {
             tokens.push(role("bos", self.special.begin)?);
-            pieces.push("bos");
+            template.push("bos");
         }
-        pieces.push("$A");
+        template.push("$A");
         if self.add_end {
             tokens.push(role("eos", self.special.end)?);
-            pieces.push("eos");
+            template.push("eos");
         }
         if tokens.is_empty() {
             return Ok(None);
         }
         let mut builder = TemplateProcessing::builder();
-        builder.try_single(pieces).map_err(failed)?.special_tokens(tokens);
+        builder.try_single(template).map_err(failed)?.special_tokens(tokens);
         builder.build().map(Some).map_err(|e| failed(e.to_string()))
     }
 }

@@ -1,29 +1,28 @@
-//! How text is split before bytes are merged, by the name in `tokenizer.ggml.pre`.
+//! Pre-tokenization: splits text before bytes are merged, by the name in `tokenizer.ggml.pre`.
 //!
-//! Source: the expressions of llama.cpp (`llm_tokenizer_bpe`), which are those that the models were
-//! trained with, adapted. Each is applied to the pieces that the one before left; what it does not
-//! match stays a piece too. Deviations:
-//! 1. Letters, numbers and punctuation are those of regex-syntax's version of Unicode, 16;
-//!    llama.cpp's tables are of version 15, so that 4,395 characters that came since, of rare
-//!    scripts, may be split otherwise.
-//! 2. `deepseek-llm` and `deepseek-coder` have the ideographic space in a class; llama.cpp replaces
-//!    it by another white space before it matches, so that its class never does. Here it does, as
-//!    with the tokenizer that the models were trained with.
+//! Source: regular expressions of llama.cpp (`llm_tokenizer_bpe`), adapted from those that the models
+//! were trained with. Each expression splits the parts that the previous one left; text between its
+//! matches becomes parts, too. Deviations:
+//! 1. Letters, numbers and punctuation are by Unicode 16, the version of regex-syntax. llama.cpp has
+//!    Unicode 15, so 4,395 newer characters of rare scripts may be split differently.
+//! 2. `deepseek-llm` and `deepseek-coder` have the ideographic space in a character class. llama.cpp
+//!    replaces it by another white space before matching, so that the class never matches it. Here
+//!    it does, as in the tokenizer that the models were trained with.
 
 use crate::Result;
 use crate::error::shown;
 use crate::metadata::Metadata;
 
-/// A method to split text.
+/// A pre-tokenization algorithm.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PreTokenizer {
-    /// What `tokenizer.ggml.pre` calls it.
+    /// Names in `tokenizer.ggml.pre`.
     pub names: &'static [&'static str],
-    /// Applied one after another.
+    /// Regular expressions, applied in order.
     pub expressions: &'static [&'static str],
-    /// Whether a piece that is a token is taken as it is, without merging.
+    /// Whether a part that is a token is used without merging.
     pub ignore_merges: bool,
-    /// Whether a text begins with the token for that, where no key says otherwise.
+    /// Whether the begin token is prepended by default.
     pub add_begin: bool,
 }
 
@@ -53,7 +52,7 @@ const DEEPSEEK3: &[&str] = &[
 const PLAIN: PreTokenizer =
     PreTokenizer { names: &[], expressions: &[], ignore_merges: false, add_begin: false };
 
-/// The methods that are known.
+/// All supported algorithms.
 static ALL: [PreTokenizer; 14] = [
     PreTokenizer {
         names: &["default"],
@@ -141,12 +140,12 @@ static ALL: [PreTokenizer; 14] = [
 ];
 
 impl PreTokenizer {
-    /// Every method.
+    /// Returns all supported algorithms.
     pub fn all() -> &'static [Self] {
         &ALL
     }
 
-    /// By the name in the metadata; a file without one has the default.
+    /// Returns the algorithm that the metadata names, or the default.
     pub(super) fn read(metadata: &Metadata) -> Result<&'static Self> {
         let name =
             metadata.optional(super::PRE, |m, key| m.str(key))?.filter(|name| !name.is_empty());

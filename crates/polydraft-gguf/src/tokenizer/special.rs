@@ -1,4 +1,4 @@
-//! Tokens with a role, by key or by name.
+//! Special tokens, found by key or by name.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -6,24 +6,24 @@ use super::{Defaults, TokenType};
 use crate::Result;
 use crate::metadata::Metadata;
 
-/// The ids of tokens with a role. One that is out of range counts as missing, as in llama.cpp.
+/// IDs of special tokens. IDs out of range are treated as missing, as in llama.cpp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SpecialTokens {
-    /// Begins a text (BOS).
+    /// Beginning of a sequence (BOS).
     pub begin: Option<u32>,
-    /// Ends a text (EOS).
+    /// End of a sequence (EOS).
     pub end: Option<u32>,
-    /// Ends a turn (EOT).
+    /// End of a turn (EOT).
     pub end_of_turn: Option<u32>,
-    /// Ends a message that a tool answers (EOM).
+    /// End of a message, if a tool responds to it (EOM).
     pub end_of_message: Option<u32>,
-    /// Stands for what has no token.
+    /// Replacement for text without a token.
     pub unknown: Option<u32>,
-    /// Fills up.
+    /// Padding.
     pub padding: Option<u32>,
-    /// Stands between two strings.
+    /// Separator between two strings.
     pub separator: Option<u32>,
-    /// Hides a token.
+    /// Mask.
     pub mask: Option<u32>,
 }
 
@@ -41,9 +41,9 @@ const END_OF_TURN: &[&str] = &[
     "<end_of_utterance>",
 ];
 const END_OF_MESSAGE: &[&str] = &["<|eom_id|>"];
-/// Keys and names of the tokens that fill in the middle: before, after, between; then what ends
-/// it.
-const MIDDLE: [(&[&str], &[&str]); 6] = [
+/// Keys and names of fill-in-the-middle tokens: prefix, suffix, middle; then padding, repository and
+/// file separator.
+const FILL_IN_MIDDLE: [(&[&str], &[&str]); 6] = [
     (
         &["fim_pre_token_id", "prefix_token_id"],
         &[
@@ -90,8 +90,8 @@ const MIDDLE: [(&[&str], &[&str]); 6] = [
     ),
     (&["fim_sep_token_id"], &["<|file_sep|>"]),
 ];
-/// Tokens of [`MIDDLE`] from here on end a text.
-const ENDING: usize = 3;
+/// Index of the first entry of [`FILL_IN_MIDDLE`] that ends the output.
+const FIRST_ENDING: usize = 3;
 const END: &[&str] = &[
     "<|eot_id|>",
     "<|im_end|>",
@@ -116,11 +116,11 @@ const END: &[&str] = &[
     "<｜end▁of▁sentence｜>",
     "[e~[",
 ];
-/// Control tokens that are shown (gpt-oss).
-const SHOWN: &[&str] = &["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
+/// Control tokens whose text is visible (gpt-oss).
+const VISIBLE: &[&str] = &["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
 
-/// Reads the roles, finds the tokens that end a text, and corrects the types of tokens that are
-/// known by their names.
+/// Reads the special tokens, finds the tokens that end the output, and corrects the types of tokens
+/// with known names.
 pub(super) fn read(
     metadata: &Metadata,
     ids: &HashMap<&str, u32>,
@@ -139,12 +139,12 @@ pub(super) fn read(
         end_of_message: by_key("eom_token_id")?,
         unknown: by_key("unknown_token_id")?.or(defaults.unknown.filter(in_range)),
         padding: by_key("padding_token_id")?,
-        // The key is spelt so.
+        // The format has this spelling.
         separator: by_key("seperator_token_id")?,
         mask: by_key("mask_token_id")?,
     };
-    let mut middle = [None; MIDDLE.len()];
-    for (found, (keys, _)) in middle.iter_mut().zip(MIDDLE) {
+    let mut middle = [None; FILL_IN_MIDDLE.len()];
+    for (found, (keys, _)) in middle.iter_mut().zip(FILL_IN_MIDDLE) {
         for key in keys {
             // A later key wins, as in llama.cpp.
             *found = by_key(key)?.or(*found);
@@ -160,15 +160,15 @@ pub(super) fn read(
     };
     by_name(&mut special.end_of_turn, END_OF_TURN);
     by_name(&mut special.end_of_message, END_OF_MESSAGE);
-    for (found, (_, names)) in middle.iter_mut().zip(MIDDLE) {
+    for (found, (_, names)) in middle.iter_mut().zip(FILL_IN_MIDDLE) {
         by_name(found, names);
     }
-    let mut end: BTreeSet<u32> = middle[ENDING..].iter().flatten().copied().collect();
+    let mut end: BTreeSet<u32> = middle[FIRST_ENDING..].iter().flatten().copied().collect();
     for id in END.iter().filter_map(|name| ids.get(name)) {
         end.insert(*id);
         types[*id as usize] = TokenType::Control;
     }
-    for id in SHOWN.iter().filter_map(|name| ids.get(name)) {
+    for id in VISIBLE.iter().filter_map(|name| ids.get(name)) {
         types[*id as usize] = TokenType::UserDefined;
     }
     end.extend([special.end, special.end_of_turn, special.end_of_message].into_iter().flatten());
@@ -176,7 +176,7 @@ pub(super) fn read(
     Ok((special, end.into_iter().collect()))
 }
 
-/// Two families in which a name of the list ends nothing.
+/// Handles two model families in which a token of the list does not end the output.
 fn exceptions(ids: &HashMap<&str, u32>, types: &mut [TokenType], end: &mut BTreeSet<u32>) {
     let has = |name: &str, end: &BTreeSet<u32>| ids.get(name).is_some_and(|id| end.contains(id));
     let call = has("<|call|>", end) || has("<|calls|>", end);

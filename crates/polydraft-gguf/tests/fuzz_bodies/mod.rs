@@ -1,18 +1,18 @@
-//! What the fuzz target does with arbitrary bytes. An ordinary function, so that a test on stable
-//! Rust drives it too.
+//! Body of the fuzz target: an ordinary function, so that tests on stable Rust can call it.
 
-#![allow(dead_code)] // each target uses its own part
+#![allow(dead_code)] // each target uses a part
 
 use polydraft_gguf::{Gguf, ModelDescription, TokenizerDescription};
 
-/// Any bytes as a file: an error, or a file all of which can be read. Says which.
+/// Opens arbitrary bytes as a file. Returns false on an error; otherwise reads all of the file, which
+/// must not panic, and returns true.
 pub fn gguf(bytes: &[u8]) -> bool {
     let Ok(gguf) = Gguf::from_bytes("fuzz", bytes.to_vec()) else { return false };
     for tensor in gguf.tensors() {
         assert!(tensor.offset() + tensor.bytes() as u64 <= bytes.len() as u64);
-        assert_eq!(tensor.read().expect("bytes that are there").len(), tensor.bytes());
-        // A block of 32 numbers has at least 17 bytes, so that this is no more than eight times the
-        // file.
+        assert_eq!(tensor.read().expect("a tensor inside the file").len(), tensor.bytes());
+        // A block of 32 numbers has at least 17 bytes, so this needs at most eight times the size of
+        // the file.
         if let Ok(values) = tensor.dequantize() {
             assert_eq!(values.len(), tensor.rows() * tensor.columns());
         }
@@ -27,7 +27,7 @@ pub fn gguf(bytes: &[u8]) -> bool {
         let _ = model.check_tensors(&gguf);
     }
     if let Ok(description) = TokenizerDescription::read(metadata) {
-        // Not each time: to compile the expressions that split text takes milliseconds.
+        // Only sometimes, because compiling the regular expressions takes milliseconds.
         #[cfg(feature = "tokenizers")]
         if bytes.len() % 64 == 7 {
             let _ = description.tokenizer();

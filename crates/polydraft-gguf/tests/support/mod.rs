@@ -1,16 +1,16 @@
-//! A small writer of GGUF files, which writes what it is told, also what is wrong.
+//! A small writer of GGUF files, which can also write invalid files.
 
-#![allow(dead_code)] // each test uses its own part
+#![allow(dead_code)] // each test uses a part
 
 use std::io::Write as _;
 
-/// Says that a test did not run. Written past the test harness, which shows nothing of tests that
-/// pass.
-pub fn skipped(variable: &str) {
+/// Reports that a test was skipped. Writes to stderr directly, because the test harness hides the
+/// output of tests that pass.
+pub fn report_skipped(variable: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {variable} names no file");
 }
 
-/// Types of values, by their numbers.
+/// Numbers of value types.
 pub const U8: u32 = 0;
 pub const U32: u32 = 4;
 pub const I32: u32 = 5;
@@ -19,20 +19,20 @@ pub const BOOL: u32 = 7;
 pub const STRING: u32 = 8;
 pub const ARRAY: u32 = 9;
 
-/// A file that is being written.
+/// Builder of a file.
 #[derive(Debug, Clone)]
 pub struct Writer {
     pub magic: [u8; 4],
     pub version: u32,
     pub alignment: usize,
-    /// What the header says, if not the truth.
+    /// Numbers of tensors and keys in the header, if they differ from the actual ones.
     pub counts: Option<[u64; 2]>,
     pub keys: Vec<Vec<u8>>,
     pub tensors: Vec<Tensor>,
     pub data: Vec<u8>,
 }
 
-/// What the header says of a tensor.
+/// Entry of a tensor in the header.
 #[derive(Debug, Clone)]
 pub struct Tensor {
     name: String,
@@ -60,7 +60,7 @@ impl Default for Writer {
 }
 
 impl Writer {
-    /// A key with the bytes of its value.
+    /// Adds a key with the bytes of its value.
     pub fn raw(mut self, key: &str, kind: u32, value: &[u8]) -> Self {
         self.keys.push([&string(key), &kind.to_le_bytes()[..], value].concat());
         self
@@ -82,14 +82,14 @@ impl Writer {
         self.raw(key, STRING, &string(value))
     }
 
-    /// An array of values, given as their bytes.
+    /// Adds an array of values, given as bytes.
     pub fn array(self, key: &str, kind: u32, values: &[Vec<u8>]) -> Self {
         let head = [&kind.to_le_bytes()[..], &(values.len() as u64).to_le_bytes()].concat();
         self.raw(key, ARRAY, &[head, values.concat()].concat())
     }
 
     pub fn strings(self, key: &str, values: &[&str]) -> Self {
-        let values: Vec<_> = values.iter().map(|text| string(text)).collect();
+        let values: Vec<_> = values.iter().map(|value| string(value)).collect();
         self.array(key, STRING, &values)
     }
 
@@ -103,22 +103,22 @@ impl Writer {
         self.array(key, F32, &values)
     }
 
-    /// A tensor with its blocks; the length of a row comes first.
+    /// Adds a tensor with its blocks. Dimensions have the length of a row first.
     pub fn tensor(mut self, name: &str, kind: u32, dimensions: &[u64], blocks: &[u8]) -> Self {
         let offset = self.data.len().next_multiple_of(self.alignment);
         self.data.resize(offset, 0);
         self.data.extend(blocks);
-        self.place(name, kind, dimensions, offset as u64)
+        self.tensor_entry(name, kind, dimensions, offset as u64)
     }
 
-    /// A tensor of f32.
+    /// Adds a tensor of f32.
     pub fn f32_tensor(self, name: &str, dimensions: &[u64], values: &[f32]) -> Self {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.tensor(name, 0, dimensions, &bytes)
     }
 
-    /// A tensor that is said to be somewhere.
-    pub fn place(mut self, name: &str, kind: u32, dimensions: &[u64], offset: u64) -> Self {
+    /// Adds an entry of a tensor without data.
+    pub fn tensor_entry(mut self, name: &str, kind: u32, dimensions: &[u64], offset: u64) -> Self {
         let tensor =
             Tensor { name: name.to_owned(), dimensions: dimensions.to_vec(), kind, offset };
         self.tensors.push(tensor);
@@ -146,8 +146,8 @@ impl Writer {
     }
 }
 
-/// A model of two layers with all that its architecture has: one head of keys and values to two of
-/// queries.
+/// Returns a model of two layers with all tensors of its architecture: two query heads and one key
+/// head.
 pub fn model(architecture: &str) -> Writer {
     let key = |name: &str| format!("{architecture}.{name}");
     let (hidden, head, inner, tokens) = (8_u64, 4_u64, 12_u64, 5_u64);
