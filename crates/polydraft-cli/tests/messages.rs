@@ -30,11 +30,11 @@ fn unsuitable_verifier_error_lists_suitable_ones() {
     );
     fails(
         &["--verifier", "block", "--tree", "binary"],
-        &["verifiers for this tree", "traversal", "--paths 1"],
+        &["verifiers for this tree", "traversal", "--tree paths:1,3"],
     );
     fails(
         &["--verifier", "block", "-k", "2"],
-        &["verifiers for this tree", "nested-priority", "--paths 1"],
+        &["verifiers for this tree", "nested-priority", "--tree paths:1,3"],
     );
     fails(&["--tree", "3,2,1/top-k"], &["verifiers for this tree: walk:naive"]);
     fails(&["--tree", "sequoia:0"], &["sequoia:N", "from 1 to 4096"]);

@@ -94,7 +94,7 @@ fn rejects_useless_self_drafts() {
         (&["--draft", "self", "--dtype", "q4_0"][..], "it would not be faster"),
         (&["--draft", "self:q8_0", "--dtype", "q8_0"], "it would not be faster"),
         (&["--draft", "self:q9"], "expected one of f16"),
-        (&["--draft", "self:file"], "would be the target again"),
+        (&["--draft", "self:file"], "would be the target itself"),
         (&["--draft", "self:q8_0", "--draft-dtype", "q4_0"], "contradict each other"),
         (&["--draft", "ngram", "--draft-dtype", "q4_0"], "n-grams have none"),
     ] {

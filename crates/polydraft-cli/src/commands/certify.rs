@@ -346,8 +346,8 @@ fn print(report: &Report) -> Result<()> {
         ),
         Verdict::NotEnoughData => {
             format!(
-                "not enough data: fewer than {MIN_DEGREES_OF_FREEDOM} degrees of freedom; raise --runs or \
-                --max-prompts"
+                "not enough data: fewer than {MIN_DEGREES_OF_FREEDOM} degrees of freedom; raise \
+                --runs or --max-prompts"
             )
         }
     };

@@ -1,6 +1,7 @@
 //! `polydraft inspect`: properties and memory of a model.
 
 mod foreign;
+mod positions;
 
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
@@ -9,8 +10,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use polydraft_engine::HiddenState;
 use polydraft_models::{
-    Bytes, CacheType, Description, HeadDescription, LoadOptions, Mixer, Positions, Precision,
-    Scaling, available_memory, is_gguf, is_head,
+    Bytes, CacheType, Description, HeadDescription, LoadOptions, Mixer, Precision,
+    available_memory, is_gguf, is_head,
 };
 use polydraft_runtime::message::command_line;
 use polydraft_runtime::{
@@ -20,6 +21,7 @@ use serde::Serialize;
 
 use crate::output;
 use crate::usage::UsageError;
+use positions::positions;
 
 /// Show a model's architecture and memory use, without reading its weights.
 ///
@@ -446,27 +448,6 @@ impl DraftReport {
             None => "self".to_owned(),
         };
         Self { copy_bytes, ..Self::usable(name, target.parameters, problem) }
-    }
-}
-
-fn positions(positions: &Positions, unrotated: &[bool]) -> String {
-    match positions {
-        Positions::Rotary(_) if !unrotated.is_empty() && unrotated.iter().all(|none| *none) => {
-            "none".to_owned()
-        }
-        Positions::Learned { .. } => "learned".to_owned(),
-        Positions::Rotary(rope) => {
-            let scaling = match &rope.scaling {
-                Scaling::None => String::new(),
-                Scaling::Linear { factor } => format!(", linear scaling by {factor}"),
-                Scaling::Llama3 { factor, .. } => format!(", llama3 scaling by {factor}"),
-                Scaling::Yarn { factor, .. } => format!(", yarn scaling by {factor}"),
-                Scaling::Long { original, .. } => {
-                    format!(", longrope's short factors, for up to {original} tokens")
-                }
-            };
-            format!("rotary, base {}{scaling}", rope.theta)
-        }
     }
 }
 
