@@ -35,9 +35,9 @@ pub fn page(report: &Report) -> String {
             ),
         ),
         (
-            "Made",
+            "Created",
             format!(
-                "polydraft {}, {} requests in {:.0} s, {} seconds after 1970 began, seed {}",
+                "polydraft {}, {} requests in {:.0} s, Unix time {}, seed {}",
                 report.version, report.requests, report.seconds, report.date, report.seed
             ),
         ),

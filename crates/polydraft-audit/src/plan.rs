@@ -278,7 +278,7 @@ fn overall(state: &AuditState<'_>, threshold: f64) -> Option<Finding> {
     };
     let top = state.overall.top();
     let summary = format!(
-        "the likeliest token came {:.1} % of the time, expected {:.1} %",
+        "the most probable token was emitted {:.1} % of the time, expected {:.1} %",
         100.0 * top.0 / tokens as f64,
         100.0 * top.1 / tokens as f64
     );

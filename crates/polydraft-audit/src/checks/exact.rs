@@ -84,8 +84,8 @@ pub fn streams(state: &mut AuditState<'_>) -> Result<Outcome> {
             && counted != TOKENS
         {
             let summary = format!(
-                "an answer that ended at its limit of {TOKENS} tokens is counted as {counted} in its \
-                 usage"
+                "an answer that ended at its limit of {TOKENS} tokens is counted as {counted} in \
+                 its usage"
             );
             return Ok(fault(summary, curl(), seen));
         }

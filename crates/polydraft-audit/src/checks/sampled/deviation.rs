@@ -10,8 +10,8 @@ pub fn deviation(check: &DistributionCheck, state: &AuditState<'_>, outcome: &mu
     let (top, expected) = check.bettors[0].1.top();
     let share = |part: f64| 100.0 * part / check.tokens().max(1) as f64;
     outcome.summary = format!(
-        "the likeliest token came {:.1} % of the time, expected {:.1} %; first tokens alone: \
-         p = {:.2}",
+        "the most probable token was emitted {:.1} % of the time, expected {:.1} %; first tokens \
+         alone: p = {:.2}",
         share(top),
         share(expected),
         p_value(check.peak_of_first)
@@ -82,7 +82,7 @@ fn widest(check: &DistributionCheck, state: &AuditState<'_>) -> Option<(Prefix, 
     let text = state.text_of(&prefix.1).unwrap_or_else(|_| format!("{:?}", prefix.1));
     let before = format!("{}{text}", state.openings[prefix.0].text);
     let explanation = format!(
-        "after {before:?}, as token {} of the answer, {name} came {count} of {seen} times \
+        "after {before:?}, as token {} of the answer, {name} was emitted {count} of {seen} times \
          ({:.1} %); expected {:.1} % by the model",
         prefix.1.len() + 1,
         100.0 * count / seen.max(1.0),
