@@ -328,5 +328,5 @@ fn errors_name_the_field_that_contradicts_the_target() {
     assert!(error.contains("architectures: expected a model, got the assistant"), "{error}");
     let layers = HeadOptions { layers: Some(vec![1]), ..HeadOptions::default() };
     let error = load_head(&assistant(), &mut model, &layers).unwrap_err().to_string();
-    assert!(error.contains("no choice of the target's layers"), "{error}");
+    assert!(error.contains("no option for layers of the target"), "{error}");
 }

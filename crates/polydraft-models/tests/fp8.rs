@@ -299,6 +299,6 @@ fn errors_name_invalid_configurations() {
     let message = with(json!({"quant_method": "fp8"})).unwrap_err();
     assert!(message.contains("has no block size"), "{message}");
     let message = with(json!({"quant_method": "aqlm"})).unwrap_err();
-    assert!(message.contains("quantised by aqlm"), "{message}");
+    assert!(message.contains("quantised with aqlm"), "{message}");
     with(block(json!([128, 128]))).unwrap();
 }

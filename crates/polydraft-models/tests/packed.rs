@@ -420,19 +420,19 @@ fn errors_name_invalid_configurations() {
         message_of(name, &|quantization| quantization[field] = value.clone())
     };
     for (name, field, value, expected) in [
-        ("gptq", "bits", json!(3), "quantised by gptq (3 bits)"),
-        ("gptq", "bits", json!(2), "quantised by gptq (2 bits)"),
+        ("gptq", "bits", json!(3), "quantised with gptq (3 bits)"),
+        ("gptq", "bits", json!(2), "quantised with gptq (2 bits)"),
         ("gptq", "bits", json!("four"), "bits: expected 4 or 8"),
         ("gptq", "bits", json!(8), "shape"),
         ("gptq", "group_size", json!(32), "scales of shape [1, 32]"),
         ("gptq", "group_size", json!(-2), "group_size: expected"),
         ("gptq", "group_size", json!(null), "group_size: expected"),
-        ("gptq", "checkpoint_format", json!("marlin"), "quantised by gptq (marlin)"),
-        ("gptq", "quant_method", json!("hqq"), "quantised by hqq"),
-        ("gptq", "quant_method", json!("auto-round"), "quantised by auto-round"),
-        ("awq", "version", json!("gemv"), "quantised by awq (gemv)"),
-        ("awq", "bits", json!(8), "quantised by awq (8 bits)"),
-        ("awq", "zero_point", json!(false), "quantised by awq (without zero points)"),
+        ("gptq", "checkpoint_format", json!("marlin"), "quantised with gptq (marlin)"),
+        ("gptq", "quant_method", json!("hqq"), "quantised with hqq"),
+        ("gptq", "quant_method", json!("auto-round"), "quantised with auto-round"),
+        ("awq", "version", json!("gemv"), "quantised with awq (gemv)"),
+        ("awq", "bits", json!(8), "quantised with awq (8 bits)"),
+        ("awq", "zero_point", json!(false), "quantised with awq (without zero points)"),
         ("awq", "group_size", json!(32), "scales of shape [1, 32]"),
         ("ct-experts", "format", json!("nvfp4-pack-quantized"), "nvfp4-pack-quantized"),
     ] {
