@@ -27,7 +27,7 @@ pub struct GlobalArgs {
     /// Print errors only: no summary, no notes.
     #[arg(long, short, global = true)]
     quiet: bool,
-    /// Report each step, such as which files are loaded and which settings are chosen.
+    /// Report each step and the chosen settings.
     #[arg(long, short, global = true, conflicts_with = "quiet")]
     verbose: bool,
     /// Read option defaults from this file.

@@ -112,7 +112,13 @@ pub struct ModelArgs {
 pub struct RunModelArgs {
     /// Target model: a directory, a .gguf file, or a Hugging Face id, as --target.
     // threads.rs and serve.rs refer to this id.
-    #[arg(id = "unnamed", value_name = "MODEL", value_parser = model, conflicts_with = "target")]
+    #[arg(
+        id = "unnamed",
+        value_name = "MODEL",
+        help_heading = "Arguments",
+        value_parser = model,
+        conflicts_with = "target",
+    )]
     model: Option<String>,
     #[command(flatten)]
     named: ModelArgs,

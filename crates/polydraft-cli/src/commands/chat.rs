@@ -42,7 +42,7 @@ pub struct Args {
     /// Ignore generation_config.json and the chat defaults of sampling.
     #[arg(hide_short_help = true, long)]
     ignore_published: bool,
-    /// Maximum number of tokens per answer; 0 continues to the end of the context.
+    /// Maximum number of tokens per answer; 0 is only limited by the context.
     #[arg(long, short = 'n', value_name = "N", default_value_t = 0)]
     max_tokens: usize,
     /// Seed of all random decisions [default: random].

@@ -79,7 +79,7 @@ pub struct Args {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Limits")]
 struct LimitArgs {
-    /// Maximum number of tokens to generate; 0 continues to the end of the context.
+    /// Maximum number of tokens to generate; 0 is only limited by the context.
     #[arg(long, short = 'n', value_name = "N", default_value_t = 128)]
     max_tokens: usize,
     #[command(flatten)]

@@ -183,7 +183,7 @@ struct ServerArgs {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Limits")]
 struct LimitArgs {
-    /// Default maximum number of tokens of a request; 0 continues to the end of the context.
+    /// Default maximum number of tokens of a request; 0 is only limited by the context.
     ///
     /// [default: 128 for completions, 0 for conversations]
     #[arg(long, short = 'n', value_name = "N")]
