@@ -87,7 +87,8 @@ impl LinesReply {
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let last = json!({ "done": true, "done_reason": if truncated { "length" } else { "stop" },
             "total_duration": nanoseconds(total), "load_duration": 0,
-            "prompt_eval_count": usage.prompt_tokens, "prompt_eval_duration": nanoseconds(first_event),
+            "prompt_eval_count": usage.prompt_tokens,
+            "prompt_eval_duration": nanoseconds(first_event),
             "eval_count": usage.completion_tokens,
             "eval_duration": nanoseconds(total.saturating_sub(first_event)) });
         for (name, value) in last.as_object().into_iter().flatten() {
