@@ -3,8 +3,8 @@
 //! Problem: a product takes a fraction of a millisecond, less than waking a sleeping thread.
 //! Method: work on `0..count` is divided into one contiguous share per thread. Equal calls give a
 //! thread equal shares, so the same weights stay in its core's cache. A thread takes its share in
-//! chunks, and then helps with the shares of others (work stealing), so that nobody waits for one
-//! slow thread. The caller takes part. After a task, threads spin for a moment, because the next
+//! chunks, and then helps with the shares of others (work stealing), so that no thread waits
+//! for a slow one. The caller takes part. After a task, threads spin for a moment, because the next
 //! product mostly follows at once, and sleep after that. One task runs at a time: a concurrent
 //! caller does its work alone. Results do not depend on which thread computes them.
 //!
@@ -97,12 +97,12 @@ unsafe impl Sync for Shared {}
 unsafe impl Send for Shared {}
 
 impl Shared {
-    /// Works on share `own`, then on the rest of the other threads' shares.
-    fn work(&self, task: Task, own: usize) {
+    /// Works on share `thread`, then on the rest of the other threads' shares.
+    fn work(&self, task: Task, thread: usize) {
         // SAFETY: `Pool::run` returns only when no thread is inside, so the work is still alive.
         let work = unsafe { &*task.work };
         for offset in 0..task.shares {
-            let share = &self.shares[(own + offset) % task.shares];
+            let share = &self.shares[(thread + offset) % task.shares];
             let end = share.end.load(Ordering::Relaxed);
             let chunk_end = |begin: usize| begin + (end - begin).div_ceil(CHUNKS);
             let take = |begin| (begin < end).then(|| chunk_end(begin));
@@ -115,7 +115,7 @@ impl Shared {
     }
 
     /// Waits for a task of another generation than `last`.
-    fn wait(&self, own: usize, last: u64) {
+    fn wait(&self, thread: usize, last: u64) {
         let is_new = |gate: u64| gate & OPEN != 0 && gate / NEXT != last;
         loop {
             let start = Instant::now();
@@ -129,26 +129,26 @@ impl Shared {
             }
             // Set before the last check of the gate: a caller that opens it after the check sees
             // the flag, and wakes this thread.
-            self.asleep[own].store(true, Ordering::SeqCst);
+            self.asleep[thread].store(true, Ordering::SeqCst);
             if !is_new(self.gate.load(Ordering::SeqCst)) {
                 std::thread::park();
             }
-            self.asleep[own].store(false, Ordering::SeqCst);
+            self.asleep[thread].store(false, Ordering::SeqCst);
         }
     }
 
     /// Runs a worker thread.
-    fn serve(&self, own: usize) {
+    fn serve(&self, thread: usize) {
         let mut last = 0;
         loop {
-            self.wait(own, last);
+            self.wait(thread, last);
             let gate = self.gate.fetch_add(1, Ordering::SeqCst);
             if gate & OPEN != 0 {
                 last = gate / NEXT;
                 // SAFETY: this thread is inside an open gate, so no one writes the task.
                 let task = unsafe { *self.task.get() };
-                if let Some(task) = task.filter(|task| own < task.shares)
-                    && catch_unwind(AssertUnwindSafe(|| self.work(task, own))).is_err()
+                if let Some(task) = task.filter(|task| thread < task.shares)
+                    && catch_unwind(AssertUnwindSafe(|| self.work(task, thread))).is_err()
                 {
                     self.panicked.store(true, Ordering::Relaxed);
                 }

@@ -109,7 +109,7 @@ impl<E: Send, R: ReadRows<E>> ReadRows<Failed> for Rows<'_, E, R> {
 
     fn blocks(&self, kind: TensorType) -> Option<&dyn ReadBlocks<Failed>> {
         self.rows.blocks(kind)?;
-        // A format has one block type, so later calls ask for the same one.
+        // A format has one block type, so later calls have the same type.
         (*self.kind.get_or_init(|| kind) == kind).then_some(self)
     }
 }

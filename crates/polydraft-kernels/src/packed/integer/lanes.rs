@@ -6,7 +6,7 @@
 //! scaled, and added to the result.
 //!
 //! Register blocking: N rows of x share each load of weights. V vectors of the tile's rows are
-//! accumulated in one pass over all columns, of which J in one pass over the words of a block.
+//! accumulated in one pass over all columns; within a block, J of them per pass over its words.
 
 use std::sync::atomic::{Ordering, compiler_fence};
 
