@@ -1,5 +1,5 @@
-//! Reads files that users pass, within size limits, and names polydraft's own folders. All code that
-//! opens such a file goes through this crate.
+//! Reads files that users pass, within size limits, and names polydraft's own folders. All code
+//! that opens such a file goes through this crate.
 //!
 //! Each read is limited to the maximum size of its [`FileKind`], because a device such as
 //! `/dev/zero` never ends. Anything but a regular file is rejected before it is opened, because

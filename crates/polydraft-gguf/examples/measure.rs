@@ -1,5 +1,5 @@
-//! Measures how fast a file is opened, read and converted to f32: `measure FILE`. Reports the minimum
-//! of several runs on one thread.
+//! Measures how fast a file is opened, read and converted to f32: `measure FILE`. Reports the
+//! minimum of several runs on one thread.
 
 use std::error::Error;
 use std::hint::black_box;

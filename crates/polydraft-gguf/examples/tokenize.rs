@@ -1,6 +1,6 @@
 //! Tokenizes JSON strings, one per line of standard input, with the tokenizer of a GGUF file:
-//! `tokenize FILE`. Writes a pair per line: the tokens with special tokens parsed and added, and the
-//! tokens without.
+//! `tokenize FILE`. Writes a pair per line: the tokens with special tokens parsed and added, and
+//! the tokens without.
 
 use std::error::Error;
 use std::io::{BufRead, Write};

@@ -23,7 +23,8 @@ pub enum Error {
         /// Cause.
         source: std::io::Error,
     },
-    /// A file that violates the format, is inconsistent, or does not have what the caller requested.
+    /// A file that violates the format, is inconsistent, or does not have what the caller
+    /// requested.
     #[error("{path}: {location}: expected {expected}, got {got}")]
     Invalid {
         /// The file.

@@ -13,8 +13,8 @@ use crate::{Error, Result};
 
 /// An open GGUF file, with all shards if the model is split.
 ///
-/// Opening reads the header, and checks all of it against the lengths of the files. Tensors are read
-/// on request.
+/// Opening reads the header, and checks all of it against the lengths of the files. Tensors are
+/// read on request.
 ///
 /// ```
 /// use polydraft_gguf::Gguf;

@@ -1,5 +1,5 @@
-//! Reader of GGUF files, the format of llama.cpp: a model's weights, description and tokenizer in one
-//! file.
+//! Reader of GGUF files, the format of llama.cpp: a model's weights, description and tokenizer in
+//! one file.
 //!
 //! [`Gguf::open`] treats files as untrusted: every length is checked against the length of the file
 //! before memory is allocated, and errors report the key or tensor, the expected and the actual

@@ -221,7 +221,8 @@ impl Metadata {
         })
     }
 
-    /// Returns a value that may be missing: `metadata.optional("llama.vocab_size", Metadata::u32)?`.
+    /// Returns a value that may be missing:
+    /// `metadata.optional("llama.vocab_size", Metadata::u32)?`.
     ///
     /// # Errors
     /// A value of another type.

@@ -60,9 +60,9 @@ impl fmt::Display for Architecture {
 
 /// Description of a decoder.
 ///
-/// Every layer computes x + f(norm(x)) for attention, then for a gated feed-forward block; positions
-/// are rotary. Norms are x / rms(x) · weight: in files of Gemma, the weights already include the "one
-/// plus".
+/// Every layer computes x + f(norm(x)) for attention, then for a gated feed-forward block;
+/// positions are rotary. Norms are x / rms(x) · weight: in files of Gemma, the weights already
+/// include the "one plus".
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelDescription {
     /// Architecture.
@@ -130,8 +130,8 @@ pub struct Biases {
     pub output: bool,
 }
 
-/// Numbers of layers of the published models with 27 billion parameters, whose attention scale does not
-/// follow the width of a key head.
+/// Numbers of layers of the published models with 27 billion parameters, whose attention scale does
+/// not follow the width of a key head.
 const GEMMA2_LARGEST: usize = 46;
 const GEMMA3_LARGEST: usize = 62;
 const MAX_LAYERS: usize = 1 << 12;
@@ -215,8 +215,8 @@ impl ModelDescription {
     }
 }
 
-/// Finds out which products have a bias from the tensors of the first layer, because the metadata does
-/// not have this.
+/// Finds out which products have a bias from the tensors of the first layer, because the metadata
+/// does not have this.
 fn biases(gguf: &Gguf, architecture: Architecture) -> Biases {
     let has = |name: &str| gguf.find(name).is_some();
     let llama = architecture == Architecture::Llama;

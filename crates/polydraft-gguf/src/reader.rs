@@ -1,6 +1,8 @@
-//! Reader of the header. It allocates memory for a header in proportion to the bytes that were read.
+//! Reader of the header. It allocates memory for a header in proportion to the bytes that were
+//! read.
 //!
-//! Every length in the file is compared with the rest of the file before memory is allocated for it.
+//! Every length in the file is compared with the rest of the file before memory is allocated for
+//! it.
 
 use std::ops::Range;
 
@@ -8,7 +10,8 @@ use crate::Result;
 use crate::error::{Error, Fault, Location};
 use crate::source::Source;
 
-/// Maximum length of a header in bytes. The longest known ones, with 262,144 tokens, have 10 million.
+/// Maximum length of a header in bytes. The longest known ones, with 262,144 tokens, have 10
+/// million.
 const MAX_HEADER: u64 = 1 << 28;
 /// Minimum number of bytes to read at a time.
 const MIN_READ: usize = 1 << 18;

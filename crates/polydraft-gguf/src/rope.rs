@@ -1,11 +1,11 @@
 //! The order of rows in queries and keys.
 //!
 //! # Problem
-//! The rotary embedding rotates pairs of a head's numbers. Hugging Face's layout pairs number i with
-//! number i + D/2 of a head of width D; llama.cpp's `llama` architecture pairs 2i with 2i + 1. So its
-//! files have the rows of `attn_q` and `attn_k` (weights and biases, also of Mistral) in another
-//! order within each head: row 2i + j of a head is Hugging Face's row i + j·D/2, j = 0 or 1. The
-//! other architectures have Hugging Face's order.
+//! The rotary embedding rotates pairs of a head's numbers. Hugging Face's layout pairs number i
+//! with number i + D/2 of a head of width D; llama.cpp's `llama` architecture pairs 2i with 2i + 1.
+//! So its files have the rows of `attn_q` and `attn_k` (weights and biases, also of Mistral) in
+//! another order within each head: row 2i + j of a head is Hugging Face's row i + j·D/2, j = 0 or
+//! 1. The other architectures have Hugging Face's order.
 //!
 //! # Source
 //! `LlamaModel.permute` of llama.cpp's converter; Su et al. 2021 (RoFormer) for the rotation.
@@ -16,16 +16,16 @@
 //! # Deviations
 //! None.
 
-/// Returns the index in a file of the `llama` architecture of the row that Hugging Face's layout has
-/// at `row`. `head` is the width of a head, an even number.
+/// Returns the index in a file of the `llama` architecture of the row that Hugging Face's layout
+/// has at `row`. `head` is the width of a head, an even number.
 pub fn interleaved(row: usize, head: usize) -> usize {
     let (start, within) = (row / head * head, row % head);
     let half = head / 2;
     start + 2 * (within % half) + within / half
 }
 
-/// Copies rows of a file of the `llama` architecture to Hugging Face's order. `from` and `to` consist
-/// of heads of `head` rows with `row` values (or bytes) each.
+/// Copies rows of a file of the `llama` architecture to Hugging Face's order. `from` and `to`
+/// consist of heads of `head` rows with `row` values (or bytes) each.
 ///
 /// # Panics
 /// Lengths that differ, or are not a multiple of the length of a head; a width that is odd or zero.

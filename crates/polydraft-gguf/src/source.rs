@@ -1,9 +1,9 @@
 //! Sources of bytes: a regular file with random access, or memory.
 //!
 //! Files are read, not memory-mapped. If another process truncates a mapped file, access kills this
-//! process with a signal, whereas a read returns an error; and a map needs `unsafe`. A map would save
-//! nothing: loading a model copies every block anyway, and a read from the page cache is one such
-//! copy, in chunks that stay in the CPU's cache (measured in `examples/measure.rs`).
+//! process with a signal, whereas a read returns an error; and a map needs `unsafe`. A map would
+//! save nothing: loading a model copies every block anyway, and a read from the page cache is one
+//! such copy, in chunks that stay in the CPU's cache (measured in `examples/measure.rs`).
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -106,8 +106,8 @@ impl<'g> Tensor<'g> {
         Ok(blocks)
     }
 
-    /// Reads rows into `values` as f32, `[rows.len(), columns]`, without rounding beyond that of the
-    /// blocks.
+    /// Reads rows into `values` as f32, `[rows.len(), columns]`, without rounding beyond that of
+    /// the blocks.
     ///
     /// # Errors
     /// Rows out of range; `values` of another length; a type that is not in

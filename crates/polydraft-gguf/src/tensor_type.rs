@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// Storage type of a tensor. Numbers are stored in contiguous blocks of equal size; a row has a whole
-/// number of blocks.
+/// Storage type of a tensor. Numbers are stored in contiguous blocks of equal size; a row has a
+/// whole number of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs, non_camel_case_types)] // the names are ggml's
 #[non_exhaustive]
@@ -128,8 +128,8 @@ impl TensorType {
         self.row().4
     }
 
-    /// Returns the type in which blocks are stored in memory. It differs for types whose numbers are
-    /// not multiples of a scale: see [`to_memory_type`](crate::to_memory_type).
+    /// Returns the type in which blocks are stored in memory. It differs for types whose numbers
+    /// are not multiples of a scale: see [`to_memory_type`](crate::to_memory_type).
     pub fn memory_type(self) -> Self {
         match self {
             MXFP4 => Q5_0,

@@ -32,14 +32,14 @@ const TEMPLATE: &str = "tokenizer.chat_template";
 /// Tokenization algorithm.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum TokenizerKind {
-    /// `gpt2`: byte-level BPE. Text is split, its bytes are mapped to letters, and adjacent tokens are
-    /// merged in the order of a list.
+    /// `gpt2`: byte-level BPE. Text is split, its bytes are mapped to letters, and adjacent tokens
+    /// are merged in the order of a list.
     ByteLevel(&'static PreTokenizer),
-    /// `llama`: SentencePiece's BPE. Adjacent tokens are merged into the token with the highest score,
-    /// and characters without a token become bytes.
+    /// `llama`: SentencePiece's BPE. Adjacent tokens are merged into the token with the highest
+    /// score, and characters without a token become bytes.
     SentencePiece,
-    /// `gemma4`: spaces are replaced as in SentencePiece, adjacent tokens are merged in the order of a
-    /// list, and characters without a token become bytes.
+    /// `gemma4`: spaces are replaced as in SentencePiece, adjacent tokens are merged in the order
+    /// of a list, and characters without a token become bytes.
     Merged,
 }
 
@@ -112,8 +112,8 @@ impl<'m> TokenizerDescription<'m> {
     /// Reads the description.
     ///
     /// # Errors
-    /// An unknown tokenization or pre-tokenization algorithm; lists that are missing, of the wrong type
-    /// or of different lengths; duplicate tokens. The error reports the key.
+    /// An unknown tokenization or pre-tokenization algorithm; lists that are missing, of the wrong
+    /// type or of different lengths; duplicate tokens. The error reports the key.
     pub fn read(metadata: &'m Metadata) -> Result<Self> {
         let (kind, defaults) = match metadata.str(MODEL)? {
             "llama" => (

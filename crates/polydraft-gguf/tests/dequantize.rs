@@ -70,7 +70,8 @@ fn rejects_incomplete_blocks() {
     dequantize(TensorType::Q4_0, &[], &mut []).unwrap();
 }
 
-/// Computes numbers from the integers of a block, and compares them with the conversion of its bytes.
+/// Computes numbers from the integers of a block, and compares them with the conversion of its
+/// bytes.
 #[test]
 fn integers_of_blocks_give_the_same_numbers() {
     use TensorType::*;

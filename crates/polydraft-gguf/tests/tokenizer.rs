@@ -209,7 +209,8 @@ fn rejects_inconsistent_vocabularies() {
     );
 }
 
-/// Compares published models: POLYDRAFT_SMOLLM2 and POLYDRAFT_GEMMA3 are their paths (see `model.rs`).
+/// Compares published models: POLYDRAFT_SMOLLM2 and POLYDRAFT_GEMMA3 are their paths (see
+/// `model.rs`).
 #[test]
 fn published_tokenizers_match_llama_cpp() {
     for (variable, json) in

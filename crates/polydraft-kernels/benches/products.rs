@@ -3,8 +3,9 @@
 //!
 //! Results are checked first. For each format, reports the time to pack the weights, the bytes per
 //! second of a product with one row (over matrices that exceed all caches), and the time of several
-//! rows relative to one. Times are the lower quartile of single products. Runs with one and with two
-//! threads, each in a separate process, and reports the read bandwidth of memory for comparison.
+//! rows relative to one. Times are the lower quartile of single products. Runs with one and with
+//! two threads, each in a separate process, and reports the read bandwidth of memory for
+//! comparison.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -170,8 +171,8 @@ fn measure(threads: usize, kinds: &[Format]) {
     }
 }
 
-/// Returns the bytes per second that `threads` threads read together. Each reads in chunks; its rate is
-/// by the lower quartile of their times.
+/// Returns the bytes per second that `threads` threads read together. Each reads in chunks; its
+/// rate is by the lower quartile of their times.
 fn bandwidth(threads: usize) -> f64 {
     const CHUNK: usize = 1 << 21;
     let numbers = vec![1u64; BYTES / size_of::<u64>()];

@@ -1,5 +1,5 @@
-//! Benchmark of the gated delta rule in the shape of Qwen3.5 0.8B: one layer, with 256 prompt tokens
-//! and with trees.
+//! Benchmark of the gated delta rule in the shape of Qwen3.5 0.8B: one layer, with 256 prompt
+//! tokens and with trees.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -1,8 +1,8 @@
 //! Attention of all sequences of a pass over a paged KV cache.
 //!
-//! Problem: a token attends to its own sequence, which is stored in pages, and in a tree only to its
-//! ancestors. With tensor operations that takes a dozen operations per sequence and layer, with masks
-//! and copies, and the order of summation depends on the shapes.
+//! Problem: a token attends to its own sequence, which is stored in pages, and in a tree only to
+//! its ancestors. With tensor operations that takes a dozen operations per sequence and layer, with
+//! masks and copies, and the order of summation depends on the shapes.
 //!
 //! Method: our own. Positions of a sequence are divided into fixed segments (`segments`), and the
 //! tokens of a sequence into blocks of at most [`MAX_ROWS`] rows. One task (`kernel`) computes a
@@ -12,15 +12,16 @@
 //! 2. Softmax weights, relative to the segment's maximum score.
 //! 3. The weighted mean of the values, in one pass over the segment's values.
 //!
-//! Then the means of all segments are joined by their weights (`join`; Milakov and Gimelshein 2018).
+//! Then the means of all segments are joined by their weights (`join`; Milakov and Gimelshein
+//! 2018).
 //!
-//! All sums run over the positions in the order of the sequence, and segments are the same for every
-//! token. So a token's output depends only on its sequence up to it: it is bitwise the same for any
-//! batch, tree and chunking of the prompt, and wherever the slots are in the cache.
+//! All sums run over the positions in the order of the sequence, and segments are the same for
+//! every token. So a token's output depends only on its sequence up to it: it is bitwise the same
+//! for any batch, tree and chunking of the prompt, and wherever the slots are in the cache.
 //!
 //! Complexity: 2 · rows · slots · heads · head size multiply-adds. Every key and value is read from
-//! memory once per [`MAX_ROWS`] rows. With one row, memory is the limit (17 GB/s on one thread of an
-//! EPYC with AVX-512, which reads 25 to 30); with several, arithmetic is (37 multiply-adds per
+//! memory once per [`MAX_ROWS`] rows. With one row, memory is the limit (17 GB/s on one thread of
+//! an EPYC with AVX-512, which reads 25 to 30); with several, arithmetic is (37 multiply-adds per
 //! nanosecond of 46; `benches/attention.rs`).
 
 mod join;

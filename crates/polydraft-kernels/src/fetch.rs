@@ -53,9 +53,10 @@ fn is_intel() -> bool {
 /// Prefetches the memory [`AHEAD`] bytes after `block`, as many bytes as the block has: fraction
 /// `index` of `count` equal fractions.
 ///
-/// Blocks of a tile and tiles of a matrix are contiguous, so these are weights that are needed next;
-/// after the last tile the hint has no effect. Callers spread the fractions of a large block over
-/// their work, because a CPU tracks a few dozen outstanding lines, and stalls when there are more.
+/// Blocks of a tile and tiles of a matrix are contiguous, so these are weights that are needed
+/// next; after the last tile the hint has no effect. Callers spread the fractions of a large block
+/// over their work, because a CPU tracks a few dozen outstanding lines, and stalls when there are
+/// more.
 #[inline(always)]
 pub(crate) fn prefetch_ahead<P>(block: &P, index: usize, count: usize, level: CacheLevel) {
     let start = std::ptr::from_ref(block).cast::<i8>().wrapping_add(AHEAD);
@@ -72,10 +73,10 @@ pub(crate) fn prefetch_ahead<P>(block: &P, index: usize, count: usize, level: Ca
 
 /// Prefetch schedule for several passes over the same blocks.
 ///
-/// The passes together prefetch as many bytes as the blocks have, [`AHEAD`] bytes after them. Pass p
-/// of n takes the p-th contiguous n-th of that range, in equal steps with each block. If instead
-/// each pass took a fraction of every block, memory would be read in strides: four rows in bf16 then
-/// took a twelfth longer.
+/// The passes together prefetch as many bytes as the blocks have, [`AHEAD`] bytes after them. Pass
+/// p of n takes the p-th contiguous n-th of that range, in equal steps with each block. If instead
+/// each pass took a fraction of every block, memory would be read in strides: four rows in bf16
+/// then took a twelfth longer.
 #[derive(Clone, Copy)]
 pub(crate) struct PassPrefetch {
     start: *const i8,

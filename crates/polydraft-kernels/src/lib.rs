@@ -1,9 +1,9 @@
-//! CPU kernels of polydraft: products with packed matrices, attention over a paged KV cache, recurrent
-//! layers, norms and activations. They are independent of models and weight files.
+//! CPU kernels of polydraft: products with packed matrices, attention over a paged KV cache,
+//! recurrent layers, norms and activations. They are independent of models and weight files.
 //!
 //! Every kernel gives a token bitwise the same result, whatever other tokens are in the pass. All
-//! `unsafe` code of the CPU backend is in this crate: files with `unsafe` code allow it at their top,
-//! and every block states why it is sound.
+//! `unsafe` code of the CPU backend is in this crate: files with `unsafe` code allow it at their
+//! top, and every block states why it is sound.
 
 mod activation;
 mod attention;

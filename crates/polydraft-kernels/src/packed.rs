@@ -3,8 +3,8 @@
 //! The cost of decoding is reading the weights, so fewer bits take less time. A product that packs
 //! or streams the weights more than once makes a tree of eight nodes several times as expensive as
 //! one token. Therefore:
-//! - Weights are packed once, on loading, in the order in which products read them: tiles of 32 rows
-//!   (`tiles`), which threads share (`pool`).
+//! - Weights are packed once, on loading, in the order in which products read them: tiles of 32
+//!   rows (`tiles`), which threads share (`pool`).
 //! - Weights in f32, bf16 and f16 are multiplied with inputs in f32 (`exact`).
 //! - Quantized weights (`blocks` and `planes`, rounded in `quantise`) are multiplied with inputs
 //!   rounded to 8 bits (`inputs`, `integer`), or in f32 (`exact`).
@@ -88,8 +88,8 @@ impl Packed {
         rounded.expect("rows in memory can be read")
     }
 
-    /// Restores a matrix from the bytes of [`as_bytes`](Self::as_bytes). `read` takes an offset, and
-    /// the bytes to fill from there.
+    /// Restores a matrix from the bytes of [`as_bytes`](Self::as_bytes). `read` takes an offset,
+    /// and the bytes to fill from there.
     ///
     /// # Errors
     /// Bytes that cannot be read.

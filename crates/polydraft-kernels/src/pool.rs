@@ -10,8 +10,8 @@
 //!
 //! Synchronization: `Shared::gate` is one atomic word of three fields: the number of threads inside
 //! the task, an open bit, and the task's generation. The caller writes the task while the gate is
-//! closed and empty, then opens it. A worker enters by incrementing the count and reads the task only
-//! if the gate was open. To finish, the caller closes the gate and waits until the count is 0.
+//! closed and empty, then opens it. A worker enters by incrementing the count and reads the task
+//! only if the gate was open. To finish, the caller closes the gate and waits until the count is 0.
 
 #![allow(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Recurrent layers, which keep a state of fixed size instead of a KV cache: short convolutions, the
-//! gated delta rule and state spaces.
+//! Recurrent layers, which keep a state of fixed size instead of a KV cache: short convolutions,
+//! the gated delta rule and state spaces.
 
 mod convolution;
 mod delta;

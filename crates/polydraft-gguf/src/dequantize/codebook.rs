@@ -1,10 +1,10 @@
 //! Blocks of 4-bit indices into a codebook.
 //!
 //! MXFP4 (OCP Microscaling Formats 1.0, 2023) has numbers with two bits of exponent and one of
-//! mantissa, times a power of two. Twice such a number is an integer from -12 to 12. So the block is
-//! also a block of Q5_0 with half of its scale, and is stored and multiplied as such without loss.
-//! IQ4_NL has bytes of a codebook times a scale. IQ4_XS has eight sub-blocks of these, with scales
-//! that are 6-bit multiples of the block's scale.
+//! mantissa, times a power of two. Twice such a number is an integer from -12 to 12. So the block
+//! is also a block of Q5_0 with half of its scale, and is stored and multiplied as such without
+//! loss. IQ4_NL has bytes of a codebook times a scale. IQ4_XS has eight sub-blocks of these, with
+//! scales that are 6-bit multiples of the block's scale.
 
 use half::f16;
 
@@ -85,12 +85,12 @@ pub(super) fn iq4_xs(block: &[u8; 136], values: &mut [f32; 256]) {
     }
 }
 
-/// Converts blocks to the type of [`TensorType::memory_type`], without loss. `to` must have space for
-/// the same number of blocks.
+/// Converts blocks to the type of [`TensorType::memory_type`], without loss. `to` must have space
+/// for the same number of blocks.
 ///
 /// # Errors
-/// A type that needs no conversion; wrong lengths; a scale that the other type cannot represent, in a
-/// block that is not all zeros.
+/// A type that needs no conversion; wrong lengths; a scale that the other type cannot represent, in
+/// a block that is not all zeros.
 pub fn to_memory_type(kind: TensorType, from: &[u8], to: &mut [u8]) -> Result<(), DequantizeError> {
     match kind {
         TensorType::MXFP4 => mxfp4_to_q5_0(from, to),

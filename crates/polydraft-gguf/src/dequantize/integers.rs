@@ -5,17 +5,18 @@ use half::f16;
 use super::{k, plain};
 use crate::tensor_type::TensorType;
 
-/// Unpacked block of a type whose numbers have 2, 3, 5 or 6 bits, for callers that rearrange blocks.
+/// Unpacked block of a type whose numbers have 2, 3, 5 or 6 bits, for callers that rearrange
+/// blocks.
 ///
-/// Number i is `scale · (numbers[i] − offset)`, minus a minimum for types that have one. In types with
-/// two levels of scales, scale and minimum are multiplied by `sub_scales`.
+/// Number i is `scale · (numbers[i] − offset)`, minus a minimum for types that have one. In types
+/// with two levels of scales, scale and minimum are multiplied by `sub_scales`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Integers {
     /// Unsigned numbers; blocks of 32 use the first 32.
     pub numbers: [u8; 256],
     /// Multiples of the scale for every 16 numbers. `Q2_K`: in the low nibble of each byte, and the
-    /// multiple of the minimum in the high nibble. `Q3_K`, `Q6_K`: signed bytes. `Q5_K`: 8 multiples
-    /// for every 32 numbers, then 8 of the minimum. Unused in other types.
+    /// multiple of the minimum in the high nibble. `Q3_K`, `Q6_K`: signed bytes. `Q5_K`: 8
+    /// multiples for every 32 numbers, then 8 of the minimum. Unused in other types.
     pub sub_scales: [u8; 16],
     /// Scale, as the bits of an f16.
     pub scale: u16,

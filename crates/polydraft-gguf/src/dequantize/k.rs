@@ -35,8 +35,8 @@ pub(super) fn q2_k(block: &[u8; 84], values: &mut [f32; 256]) {
     }
 }
 
-/// Converts Q3_K: 32 bytes of third bits (bit g of byte i belongs to number 32g + i), 64 bytes of the
-/// lower two bits, 16 scales of 6 bits, block scale. Numbers have an offset of 4.
+/// Converts Q3_K: 32 bytes of third bits (bit g of byte i belongs to number 32g + i), 64 bytes of
+/// the lower two bits, 16 scales of 6 bits, block scale. Numbers have an offset of 4.
 #[inline(always)]
 pub(super) fn q3_k(block: &[u8; 110], values: &mut [f32; 256]) {
     let d = scale(block, 108);
@@ -61,8 +61,8 @@ fn q3_numbers(block: &[u8; 110]) -> [u8; 256] {
     bits
 }
 
-/// Unpacks the scales of Q3_K. The lower four bits of scale g are a nibble of byte g mod 8, the upper
-/// two are a quarter of byte 8 + g mod 4.
+/// Unpacks the scales of Q3_K. The lower four bits of scale g are a nibble of byte g mod 8, the
+/// upper two are a quarter of byte 8 + g mod 4.
 #[inline(always)]
 fn q3_scales(block: &[u8; 110]) -> [i8; 16] {
     let packed = &block[96..108];
@@ -123,8 +123,8 @@ pub(super) fn q5_k(block: &[u8; 176], values: &mut [f32; 256]) {
     }
 }
 
-/// Converts Q6_K: 128 bytes of the lower four bits, 64 bytes of the upper two, 16 signed scales, block
-/// scale. Every 64 bytes of the lower bits hold 128 numbers, the first 64 in low nibbles.
+/// Converts Q6_K: 128 bytes of the lower four bits, 64 bytes of the upper two, 16 signed scales,
+/// block scale. Every 64 bytes of the lower bits hold 128 numbers, the first 64 in low nibbles.
 #[inline(always)]
 pub(super) fn q6_k(block: &[u8; 210], values: &mut [f32; 256]) {
     let d = scale(block, 208);

@@ -62,8 +62,8 @@ pub(super) fn q4_1(block: &[u8; 20], values: &mut [f32; 32]) {
     }
 }
 
-/// Unpacks numbers of five bits. Bit i of `word` is the fifth bit of number i. Masks are used instead
-/// of shifts, because they vectorize.
+/// Unpacks numbers of five bits. Bit i of `word` is the fifth bit of number i. Masks are used
+/// instead of shifts, because they vectorize.
 #[inline(always)]
 fn five_bits(word: &[u8], bytes: &[u8]) -> [u8; 32] {
     let mut bits = [0; 32];

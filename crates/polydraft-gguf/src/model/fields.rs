@@ -159,8 +159,8 @@ impl<'g> Fields<'g> {
         Ok(self.metadata.optional(&self.key(key), Metadata::str)?.unwrap_or(default))
     }
 
-    /// Returns the number of rows of the embedding. It must be the number of the tokenizer's tokens,
-    /// if there is a tokenizer, as in llama.cpp.
+    /// Returns the number of rows of the embedding. It must be the number of the tokenizer's
+    /// tokens, if there is a tokenizer, as in llama.cpp.
     pub fn vocabulary(&self) -> Result<usize> {
         const TOKENS: &str = "tokenizer.ggml.tokens";
         let rows = self.gguf.tensor("token_embd.weight")?.rows();

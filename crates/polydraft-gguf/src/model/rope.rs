@@ -1,16 +1,16 @@
 //! Rotary embedding, read from the metadata.
 //!
-//! Source: Su et al. 2021 (RoFormer); Chen et al. 2023 (linear scaling); Peng et al. 2023 (YaRN); keys
-//! and defaults of llama.cpp. Llama 3 has its own scaling in a tensor, `rope_freqs.weight`: frequency
-//! i is divided by its number i.
+//! Source: Su et al. 2021 (RoFormer); Chen et al. 2023 (linear scaling); Peng et al. 2023 (YaRN);
+//! keys and defaults of llama.cpp. Llama 3 has its own scaling in a tensor, `rope_freqs.weight`:
+//! frequency i is divided by its number i.
 
 use super::Architecture;
 use super::fields::Fields;
 use crate::Result;
 use crate::error::Fault;
 
-/// Pairs of a head's numbers that are rotated. The order of rows in the weights of a file matches its
-/// pairs; [`deinterleave`](crate::deinterleave) converts from `Neighbours` to `Halves`.
+/// Pairs of a head's numbers that are rotated. The order of rows in the weights of a file matches
+/// its pairs; [`deinterleave`](crate::deinterleave) converts from `Neighbours` to `Halves`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RopePairs {
     /// Number 2i with number 2i + 1.
@@ -19,8 +19,8 @@ pub enum RopePairs {
     Halves,
 }
 
-/// Settings of the rotary embedding: frequency i is base^(−2i / dimensions), divided by `factors[i]`,
-/// then scaled.
+/// Settings of the rotary embedding: frequency i is base^(−2i / dimensions), divided by
+/// `factors[i]`, then scaled.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeSettings {
     /// Base of the frequencies.

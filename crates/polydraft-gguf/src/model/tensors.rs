@@ -13,7 +13,8 @@ pub enum TensorRole {
     OutputNorm,
     /// Output embedding, unless it is tied to the token embedding.
     Output,
-    /// Divisors of the rotary frequencies, see [`RopeSettings::factors`](super::RopeSettings::factors).
+    /// Divisors of the rotary frequencies, see
+    /// [`RopeSettings::factors`](super::RopeSettings::factors).
     RopeFactors,
     /// Norm before attention.
     AttentionNorm,
@@ -44,8 +45,8 @@ pub enum TensorRole {
 }
 
 impl TensorRole {
-    /// Returns the base name: without the suffix `.weight` or `.bias`, and without the prefix `blk.N.`
-    /// of layers.
+    /// Returns the base name: without the suffix `.weight` or `.bias`, and without the prefix
+    /// `blk.N.` of layers.
     pub fn base(self) -> &'static str {
         match self {
             Self::TokenEmbedding => "token_embd",
@@ -178,8 +179,8 @@ impl ModelDescription {
         }
         let known: std::collections::BTreeSet<&str> =
             expected.iter().map(|t| t.name.as_str()).collect();
-        // Old converters wrote the rotary frequencies into every layer, which llama.cpp ignores. The
-        // output embedding of Gemma 2 is always the token embedding.
+        // Old converters wrote the rotary frequencies into every layer, which llama.cpp ignores.
+        // The output embedding of Gemma 2 is always the token embedding.
         let ignored = |name: &str| {
             name.ends_with(".attn_rot_embd")
                 || name.ends_with(".attn_rot_embd.weight")

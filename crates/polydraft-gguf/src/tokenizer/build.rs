@@ -10,23 +10,24 @@
 //! tokenizers.
 //!
 //! # Complexity
-//! Building is linear in the total length of the vocabulary; for SentencePiece also in the length of
-//! the longest token, at most [`MAX_TOKEN`] bytes. Tokenizing n characters takes O(n log n).
+//! Building is linear in the total length of the vocabulary; for SentencePiece also in the length
+//! of the longest token, at most [`MAX_TOKEN`] bytes. Tokenizing n characters takes O(n log n).
 //!
 //! # Deviations
 //! 1. SentencePiece: among all adjacent pairs, llama.cpp merges the one whose union has the highest
-//!    score, leftmost first. Here pairs are merged in a fixed order, by that score first. The two can
-//!    differ only if a token can be formed from two overlapping pairs at once, or if tokens share a
-//!    score. They agreed on 60,000 strings that were generated to provoke a difference, from tokens
-//!    of Gemma 3 that overlap themselves (`tests/fixtures/make.py overlaps`).
-//! 2. Overlapping special tokens: llama.cpp searches the full text for the longest token first. Here
-//!    the leftmost one wins.
-//! 3. SentencePiece: llama.cpp merges a character without a token with its neighbour if the union is
-//!    a token. Here such a character always becomes bytes. Published vocabularies have a token for
-//!    every character of their tokens.
+//!    score, leftmost first. Here pairs are merged in a fixed order, by that score first. The two
+//!    can differ only if a token can be formed from two overlapping pairs at once, or if tokens
+//!    share a score. They agreed on 60,000 strings that were generated to provoke a difference,
+//!    from tokens of Gemma 3 that overlap themselves (`tests/fixtures/make.py overlaps`).
+//! 2. Overlapping special tokens: llama.cpp searches the full text for the longest token first.
+//!    Here the leftmost one wins.
+//! 3. SentencePiece: llama.cpp merges a character without a token with its neighbour if the union
+//!    is a token. Here such a character always becomes bytes. Published vocabularies have a token
+//!    for every character of their tokens.
 //! 4. A merge whose result is not a token is an error. llama.cpp would write its bytes one by one.
-//! 5. `gemma4`: a run of more line breaks than any token has is split into the longest tokens first,
-//!    as in the model's original tokenizer. llama.cpp looks for a token of the full run, then merges.
+//! 5. `gemma4`: a run of more line breaks than any token has is split into the longest tokens
+//!    first, as in the model's original tokenizer. llama.cpp looks for a token of the full run,
+//!    then merges.
 
 use std::collections::{HashMap, HashSet};
 
@@ -48,16 +49,16 @@ use crate::error::shown;
 
 /// SentencePiece's space.
 const SPACE: &str = "\u{2581}";
-/// Maximum length in bytes of a token whose merges are derived: every split of a token is a possible
-/// merge. Tokens of published vocabularies have at most 96 bytes.
+/// Maximum length in bytes of a token whose merges are derived: every split of a token is a
+/// possible merge. Tokens of published vocabularies have at most 96 bytes.
 const MAX_TOKEN: usize = 1024;
 
 impl TokenizerDescription<'_> {
     /// Builds the tokenizer.
     ///
     /// # Errors
-    /// An inconsistent vocabulary: merges of unknown tokens, or with an unknown result; bytes without a
-    /// token; a missing token to prepend or append.
+    /// An inconsistent vocabulary: merges of unknown tokens, or with an unknown result; bytes
+    /// without a token; a missing token to prepend or append.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
         let failed =
             |e: tokenizers::Error| self.metadata.invalid_key(TOKENS, "a tokenizer", e.to_string());
@@ -147,8 +148,8 @@ impl TokenizerDescription<'_> {
         self.with_byte_fallback(&ids, merges)
     }
 
-    /// Builds the tokenizer of `gemma4`. Its list has no pairs across line breaks, and a run of line
-    /// breaks is one token if the vocabulary has it (see `added`).
+    /// Builds the tokenizer of `gemma4`. Its list has no pairs across line breaks, and a run of
+    /// line breaks is one token if the vocabulary has it (see `added`).
     fn merged(&self) -> Result<Tokenizer> {
         let ids: HashMap<&str, u32> =
             self.tokens.iter().zip(0..).map(|(token, id)| (&**token, id)).collect();

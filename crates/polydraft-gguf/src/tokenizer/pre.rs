@@ -1,13 +1,13 @@
 //! Pre-tokenization: splits text before bytes are merged, by the name in `tokenizer.ggml.pre`.
 //!
-//! Source: regular expressions of llama.cpp (`llm_tokenizer_bpe`), adapted from those that the models
-//! were trained with. Each expression splits the parts that the previous one left; text between its
-//! matches becomes parts, too. Deviations:
-//! 1. Letters, numbers and punctuation are by Unicode 16, the version of regex-syntax. llama.cpp has
+//! Source: regular expressions of llama.cpp (`llm_tokenizer_bpe`), adapted from those that the
+//! models were trained with. Each expression splits the parts that the previous one left; text
+//! between its matches becomes parts, too. Deviations: 1. Letters, numbers and punctuation are by
+//! Unicode 16, the version of regex-syntax. llama.cpp has
 //!    Unicode 15, so 4,395 newer characters of rare scripts may be split differently.
-//! 2. `deepseek-llm` and `deepseek-coder` have the ideographic space in a character class. llama.cpp
-//!    replaces it by another white space before matching, so that the class never matches it. Here
-//!    it does, as in the tokenizer that the models were trained with.
+//! 2. `deepseek-llm` and `deepseek-coder` have the ideographic space in a character class.
+//!    llama.cpp replaces it by another white space before matching, so that the class never matches
+//!    it. Here it does, as in the tokenizer that the models were trained with.
 
 use crate::Result;
 use crate::error::shown;

@@ -41,8 +41,8 @@ const END_OF_TURN: &[&str] = &[
     "<end_of_utterance>",
 ];
 const END_OF_MESSAGE: &[&str] = &["<|eom_id|>"];
-/// Keys and names of fill-in-the-middle tokens: prefix, suffix, middle; then padding, repository and
-/// file separator.
+/// Keys and names of fill-in-the-middle tokens: prefix, suffix, middle; then padding, repository
+/// and file separator.
 const FILL_IN_MIDDLE: [(&[&str], &[&str]); 6] = [
     (
         &["fim_pre_token_id", "prefix_token_id"],

@@ -4,15 +4,15 @@
 
 use polydraft_gguf::{Gguf, ModelDescription, TokenizerDescription};
 
-/// Opens arbitrary bytes as a file. Returns false on an error; otherwise reads all of the file, which
-/// must not panic, and returns true.
+/// Opens arbitrary bytes as a file. Returns false on an error; otherwise reads all of the file,
+/// which must not panic, and returns true.
 pub fn gguf(bytes: &[u8]) -> bool {
     let Ok(gguf) = Gguf::from_bytes("fuzz", bytes.to_vec()) else { return false };
     for tensor in gguf.tensors() {
         assert!(tensor.offset() + tensor.bytes() as u64 <= bytes.len() as u64);
         assert_eq!(tensor.read().expect("a tensor inside the file").len(), tensor.bytes());
-        // A block of 32 numbers has at least 17 bytes, so this needs at most eight times the size of
-        // the file.
+        // A block of 32 numbers has at least 17 bytes, so this needs at most eight times the size
+        // of the file.
         if let Ok(values) = tensor.dequantize() {
             assert_eq!(values.len(), tensor.rows() * tensor.columns());
         }

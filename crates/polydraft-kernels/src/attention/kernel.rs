@@ -1,18 +1,18 @@
 //! Inner loops of attention: scores, softmax, weighted values.
 //!
 //! A page stores keys by column: one line of [`PAGE_SLOTS`] numbers per number of the head. So the
-//! scores of a query with all slots of a page are a sum over lines, each multiplied by one number of
-//! the query; lanes of a vector are slots. Values are stored by slot, and lanes are numbers of the
-//! head.
+//! scores of a query with all slots of a page are a sum over lines, each multiplied by one number
+//! of the query; lanes of a vector are slots. Values are stored by slot, and lanes are numbers of
+//! the head.
 //!
 //! Register blocking: a chunk of Q queries goes through a page together, with Q · V accumulator
 //! vectors. Each vector of a key or value is loaded once per chunk. [`MaxQueries`] is the largest Q
 //! whose accumulators fit the registers.
 //!
-//! A page that all rows see in full is processed this way for all of their queries at once. In other
-//! pages (the end of a sequence, the edge of a window, a tree), scores are computed for all slots and
-//! those of visible slots are copied to their position; values are added per row, for visible slots
-//! only, in the order of the sequence.
+//! A page that all rows see in full is processed this way for all of their queries at once. In
+//! other pages (the end of a sequence, the edge of a window, a tree), scores are computed for all
+//! slots and those of visible slots are copied to their position; values are added per row, for
+//! visible slots only, in the order of the sequence.
 //!
 //! Loops are used instead of closures: a closure is a separate function, which does not inherit the
 //! target features of the function around it, and so would not use the CPU's vectors.
@@ -301,8 +301,8 @@ fn vector<S: Simd>(line: &Line, v: usize) -> S::f32s {
     S::as_simd_f32s(&line.0).0[v]
 }
 
-/// Computes the scores of a chunk of Q queries with all slots of a page. Prefetches the next keys or
-/// values meanwhile, because pages are not contiguous in memory.
+/// Computes the scores of a chunk of Q queries with all slots of a page. Prefetches the next keys
+/// or values meanwhile, because pages are not contiguous in memory.
 #[inline(always)]
 fn score<S: Simd, const Q: usize, const V: usize>(
     simd: S,
@@ -417,7 +417,8 @@ struct Weights<'a> {
     stride: usize,
 }
 
-/// Adds the weighted values of the slots of a page that one row sees to the sums of Q of its queries.
+/// Adds the weighted values of the slots of a page that one row sees to the sums of Q of its
+/// queries.
 #[inline(always)]
 fn add_visible<S: Simd, const Q: usize, const V: usize>(
     simd: S,

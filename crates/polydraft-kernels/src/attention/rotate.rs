@@ -1,4 +1,5 @@
-//! Rotary embedding (Su et al. 2021): rotates pairs of a head's numbers by the angles of a position.
+//! Rotary embedding (Su et al. 2021): rotates pairs of a head's numbers by the angles of a
+//! position.
 
 /// Rotates every head by the cosines and sines `[head size / 2]` of its position. Pairs are numbers
 /// i and i + head size / 2.

@@ -1,9 +1,9 @@
 //! Quantized blocks: integers q of few bits that share a scale, and in some formats a minimum. The
 //! number is `scale · q` or `scale · q + minimum`.
 //!
-//! A block has one sub-block of 32 columns, or eight with a two-level scale: the scale of a sub-block
-//! is an integer multiple of the block's. A sub-block has one span of 32 columns that share a scale,
-//! or two of 16.
+//! A block has one sub-block of 32 columns, or eight with a two-level scale: the scale of a
+//! sub-block is an integer multiple of the block's. A sub-block has one span of 32 columns that
+//! share a scale, or two of 16.
 
 use polydraft_gguf::{IQ4_CODEBOOK, TensorType};
 
@@ -58,8 +58,8 @@ impl PlaneBits<'_> {
 }
 
 impl<'a> BitPlanes<'a> {
-    /// Returns the low bits of columns 4j to 4j + 3, and the high bits if there is a high plane. The
-    /// columns are the bitwise or of both.
+    /// Returns the low bits of columns 4j to 4j + 3, and the high bits if there is a high plane.
+    /// The columns are the bitwise or of both.
     #[inline(always)]
     pub fn bits(&self, j: usize) -> (PlaneBits<'a>, Option<PlaneBits<'a>>) {
         let [low, high] = self.widths;

@@ -56,8 +56,8 @@ pub(super) struct Iq4Nl {
     scales: [u16; TILE],
 }
 
-/// IQ4_XS: eight sub-blocks of indices into a codebook. Their scales are multiples from −32 to 31 of
-/// the block's scale.
+/// IQ4_XS: eight sub-blocks of indices into a codebook. Their scales are multiples from −32 to 31
+/// of the block's scale.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Iq4Xs {
@@ -208,7 +208,8 @@ impl Block for Q4K {
             };
             self.sub_scales[sub_block][row] = scale;
             self.sub_minima[sub_block][row] = minimum;
-            // In the file, the low nibbles of 32 bytes are one sub-block, the high nibbles the next.
+            // In the file, the low nibbles of 32 bytes are one sub-block, the high nibbles the
+            // next.
             let halves = &numbers[sub_block / 2 * COLUMNS..][..COLUMNS];
             let number =
                 |i: usize| if sub_block % 2 == 0 { halves[i] & 15 } else { halves[i] >> 4 };

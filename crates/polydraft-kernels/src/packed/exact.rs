@@ -1,30 +1,31 @@
 //! Products in f32, with weights that are used exactly as they are stored.
 //!
-//! Problem: compute y = x · wᵀ for x `[rows, in]` in f32 and w `[out, in]` in 8 to 32 bits. The cost
-//! is reading w.
+//! Problem: compute y = x · wᵀ for x `[rows, in]` in f32 and w `[out, in]` in 8 to 32 bits. The
+//! cost is reading w.
 //!
-//! Method: our own. A vector holds one column of w for several rows of a tile. It is widened to f32,
-//! exactly, and multiplied by one number of x, so there is no sum across a vector. The sums for a
-//! group of rows of x stay in registers: a group of N rows with V vectors of the tile takes N · V
-//! accumulators. A row's result does not depend on the other rows of x, so trees of different shapes
-//! give a node the same logits. There are three regimes:
-//! 1. Few rows, whose sums with a full tile fit into the registers. Each weight is widened once, in
+//! Method: our own. A vector holds one column of w for several rows of a tile. It is widened to
+//! f32, exactly, and multiplied by one number of x, so there is no sum across a vector. The sums
+//! for a group of rows of x stay in registers: a group of N rows with V vectors of the tile takes N
+//! · V accumulators. A row's result does not depend on the other rows of x, so trees of different
+//! shapes give a node the same logits. There are three regimes: 1. Few rows, whose sums with a full
+//! tile fit into the registers. Each weight is widened once, in
 //!    one pass over the tile. Strides through a tile cost more than a few spilled sums: one row in
 //!    bf16 took 1.4 times as long with strides.
 //! 2. A few more rows, in several passes. A pass computes a group of rows with some vectors of the
 //!    tile. Passes alternate over panels of columns that stay in the L1 cache ([`PANEL`]), so w is
 //!    still read from memory once. The passes share the prefetching of the next panel, in order of
 //!    addresses ([`PassPrefetch`]). Weights are widened in every pass. So with 16 registers, more
-//!    than five rows in bf16 are divided into two groups, whose passes can hold two vectors; with 32
-//!    registers, groups have eight rows, up to [`ExactWeights::SMALL_BATCH`] rows. Compared with one
-//!    group and no panels, four rows in bf16 took 0.91 instead of 1.36 times as long as one, and
-//!    eight 1.34 instead of 2.0 times (AVX2, two threads, weights from memory).
+//!    than five rows in bf16 are divided into two groups, whose passes can hold two vectors; with
+//!    32 registers, groups have eight rows, up to [`ExactWeights::SMALL_BATCH`] rows. Compared with
+//!    one group and no panels, four rows in bf16 took 0.91 instead of 1.36 times as long as one,
+//!    and eight 1.34 instead of 2.0 times (AVX2, two threads, weights from memory).
 //! 3. Many rows. [`DEPTH`] columns of a tile are widened once, and stay in the L1 cache while all
 //!    groups of rows use them. Memory is idle meanwhile, so this pays off only above a number of
 //!    rows: sixteen rows in bf16 took 7.0 times as long as one this way, and 4.8 times as a small
 //!    batch (EPYC with AVX-512, one thread).
 //!
-//! Complexity: `rows · out · in` multiply-adds, `out · in` conversions and one read of w from memory.
+//! Complexity: `rows · out · in` multiply-adds, `out · in` conversions and one read of w from
+//! memory.
 
 #![allow(unsafe_code)]
 
@@ -133,8 +134,8 @@ impl PackedInputs {
 /// small batch.
 ///
 /// With 16 registers, a small batch is one group, or two if it exceeds [`ExactWeights::MAX_ROWS`];
-/// groups of a large batch have as many rows as there are registers for their sums with two vectors.
-/// With 32 registers, groups have up to [`MAX_GROUP`] rows.
+/// groups of a large batch have as many rows as there are registers for their sums with two
+/// vectors. With 32 registers, groups have up to [`MAX_GROUP`] rows.
 struct GroupRows<W> {
     count: usize,
     weights: PhantomData<W>,

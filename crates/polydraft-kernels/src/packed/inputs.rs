@@ -1,9 +1,9 @@
 //! Inputs of products in integers: rows of x, rounded to 8 bits in blocks of 32 columns.
 //!
-//! A block of x becomes `scale · q` with q from −127 to 127 and scale = max |x| / 127, so the error of
-//! a number is at most half the scale. A block does not depend on other blocks. Every sum with a block
-//! that has a non-finite number is NaN. A block whose numbers are all below 3.8e-37 is rounded to
-//! zeros.
+//! A block of x becomes `scale · q` with q from −127 to 127 and scale = max |x| / 127, so the error
+//! of a number is at most half the scale. A block does not depend on other blocks. Every sum with a
+//! block that has a non-finite number is NaN. A block whose numbers are all below 3.8e-37 is
+//! rounded to zeros.
 
 #![allow(unsafe_code)]
 
@@ -71,7 +71,8 @@ fn round_block(x: &[f32; COLUMNS], offset: i32, spans: usize) -> Input {
     out
 }
 
-/// Rows of x in groups: within a group, the blocks of all its rows for the same columns are adjacent.
+/// Rows of x in groups: within a group, the blocks of all its rows for the same columns are
+/// adjacent.
 pub(super) struct Inputs {
     blocks: Vec<Input>,
     /// Number of rows of a group; the last one may have fewer.

@@ -1,24 +1,25 @@
 //! Products in integers: weights of 2 to 8 bits times inputs rounded to 8 bits.
 //!
-//! Problem: compute y = x · wᵀ for x `[rows, in]` and quantized w `[out, in]`, for a few rows at hardly
-//! more than the cost of one. Widening every weight to f32 would cost more than reading it.
-//! Source: ggml's scheme (inputs in blocks of 32 with a scale). Tiles, kernels and the order of sums
-//! are our own.
+//! Problem: compute y = x · wᵀ for x `[rows, in]` and quantized w `[out, in]`, for a few rows at
+//! hardly more than the cost of one. Widening every weight to f32 would cost more than reading it.
+//! Source: ggml's scheme (inputs in blocks of 32 with a scale). Tiles, kernels and the order of
+//! sums are our own.
 //! Method, for a row of w and a row of x:
 //! 1. Round x to 8 bits, once for all rows of w ([`inputs`](super::inputs)).
 //! 2. For each span (a block of 32 columns, or half of one), compute s = Σ q·k over the weights'
-//!    integers q and the inputs' integers k. s is below 2^24 in absolute value, so it is exact in any
-//!    order.
+//!    integers q and the inputs' integers k. s is below 2^24 in absolute value, so it is exact in
+//!    any order.
 //! 3. Accumulate over the spans, in order: y ← fma(s, scale of w · scale of x, y), then for formats
 //!    with a minimum y ← fma(minimum, sum of x, y).
 //!
 //! Every kernel performs the same f32 operations in the same order, so all of them give bitwise the
 //! same result, and a row's result does not depend on other rows.
 //!
-//! AMX is not used: blocks of 32 columns fill half of a matrix register, and sums must be scaled one
-//! by one. An implementation gave the same bits, and took as long as AVX-512 for 16, 32 and 256 rows.
-//! Complexity: `rows · out · in` multiply-adds of bytes, `rows · out · in / 32` of f32, and one read
-//! of w.
+//! AMX is not used: blocks of 32 columns fill half of a matrix register, and sums must be scaled
+//! one by one. An implementation gave the same bits, and took as long as AVX-512 for 16, 32 and 256
+//! rows.
+//! Complexity: `rows · out · in` multiply-adds of bytes, `rows · out · in / 32` of f32, and one
+//! read of w.
 
 #![allow(unsafe_code)]
 
@@ -43,8 +44,8 @@ use crate::pool;
 
 /// Minimum number of multiply-adds per thread.
 const MIN_WORK: usize = 1 << 16;
-/// Maximum size in bytes of the inputs that are multiplied with all tiles at a time, so that they stay
-/// in the cache of a core.
+/// Maximum size in bytes of the inputs that are multiplied with all tiles at a time, so that they
+/// stay in the cache of a core.
 const INPUT_CACHE_BYTES: usize = 1 << 19;
 /// Maximum number of rows of x in a group, over all kernels.
 const MAX_ROWS: usize = 8;

@@ -62,8 +62,8 @@ impl Output {
     /// - Every tile was written with every row.
     pub unsafe fn assume_written(self) -> Vec<f32> {
         let Self { mut buffer, rows, out, .. } = self;
-        // SAFETY: the capacity is at least `rows * out` (`new`), and all of it is initialized by the
-        // caller's guarantee.
+        // SAFETY: the capacity is at least `rows * out` (`new`), and all of it is initialized by
+        // the caller's guarantee.
         unsafe { buffer.set_len(rows * out) };
         buffer
     }

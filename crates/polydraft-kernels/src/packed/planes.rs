@@ -11,8 +11,8 @@ use polydraft_gguf::{Integers, TensorType};
 use super::block::{BitPlanes, Block, COLUMNS, Factors, Numbers, decode_row, mask};
 use super::tiles::{Chunk, TILE};
 
-/// A block of `SUB_BLOCKS` sub-blocks of numbers of `BITS` bits, with `SUB_SCALES` bytes of multiples
-/// of the scale, and `MINIMA` minima.
+/// A block of `SUB_BLOCKS` sub-blocks of numbers of `BITS` bits, with `SUB_SCALES` bytes of
+/// multiples of the scale, and `MINIMA` minima.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Planes<
@@ -159,7 +159,8 @@ fn set_planes<const BITS: usize>(
     }
 }
 
-// SAFETY: `repr(C)`, integer arrays only, no padding for the types above: every bit pattern is valid.
+// SAFETY: `repr(C)`, integer arrays only, no padding for the types above: every bit pattern is
+// valid.
 unsafe impl<
     const BITS: usize,
     const SUB_BLOCKS: usize,

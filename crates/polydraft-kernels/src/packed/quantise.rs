@@ -1,9 +1,9 @@
 //! Rounding of weights to quantized blocks, as in ggml's reference; or, with weights for the errors
 //! of columns, with searched scales ([`search`]).
 //!
-//! Source: ggml's `quantize_row_q8_0_ref`, `_q4_0_ref`, `_q4_1_ref` and `_q5_1_ref`, bitwise the same
-//! if f16 can represent the scale. A scale beyond f16's range is clamped to the largest f16, and
-//! numbers are then clamped to the range of the block.
+//! Source: ggml's `quantize_row_q8_0_ref`, `_q4_0_ref`, `_q4_1_ref` and `_q5_1_ref`, bitwise the
+//! same if f16 can represent the scale. A scale beyond f16's range is clamped to the largest f16,
+//! and numbers are then clamped to the range of the block.
 
 mod q4_k;
 mod search;

@@ -2,8 +2,8 @@
 
 use super::block::COLUMNS;
 
-/// 1.5 · 2^23: the sum of it and a small number has that number, rounded half to even, in its lowest
-/// bits.
+/// 1.5 · 2^23: the sum of it and a small number has that number, rounded half to even, in its
+/// lowest bits.
 pub(super) const ROUND: f32 = 12_582_912.0;
 
 /// Returns the largest absolute value. Compares bit patterns as integers, which vectorizes.

@@ -1,8 +1,8 @@
 //! Tiles: the packed layout of matrices.
 //!
-//! A tile holds 32 rows of a matrix, interleaved: lanes of a vector are rows. So a product never sums
-//! across a vector. A tile is divided into chunks of a few columns, whose layout depends on the
-//! format.
+//! A tile holds 32 rows of a matrix, interleaved: lanes of a vector are rows. So a product never
+//! sums across a vector. A tile is divided into chunks of a few columns, whose layout depends on
+//! the format.
 
 #![allow(unsafe_code)]
 

@@ -4,8 +4,8 @@
 //! Method: each token updates the matrix S `[state, value]` of a head to
 //!     S' = a·S + b ⊗ v,   and its output is cᵀS',
 //! where a is the decay of the head, and a group of adjacent heads shares b and c. The state is
-//! `[heads, state, value]`. The input row of a token holds the values of all heads, b of all groups,
-//! c of all groups, then a of all heads.
+//! `[heads, state, value]`. The input row of a token holds the values of all heads, b of all
+//! groups, c of all groups, then a of all heads.
 //! Deviations: 1. Prompts are processed token by token, not in chunks, so that a token's output is
 //! bitwise the same however its sequence was split, as in `delta`.
 //! Complexity: two matrix-vector products of `state · value` multiply-adds per token and head.

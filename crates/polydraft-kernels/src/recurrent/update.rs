@@ -2,8 +2,8 @@
 //! differ in the row vector u (`changes`).
 //!
 //! Columns of S are independent of each other. So they are processed in blocks of four vectors: the
-//! block is read once to compute u (if the rule needs S for it), then once more from the L1 cache to
-//! update it and to accumulate the output.
+//! block is read once to compute u (if the rule needs S for it), then once more from the L1 cache
+//! to update it and to accumulate the output.
 
 use pulp::Simd;
 

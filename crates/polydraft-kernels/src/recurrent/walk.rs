@@ -1,7 +1,7 @@
 //! Runs recurrent layers over the tokens of a pass, including trees of draft tokens.
 //!
-//! Problem: a token's state is computed from its parent's state, and in a tree several tokens share a
-//! parent.
+//! Problem: a token's state is computed from its parent's state, and in a tree several tokens share
+//! a parent.
 //! Method: each head processes its sequence on its own, in two phases. 1. The committed tokens
 //! update the sequence's state in place, one after the other. 2. The tree tokens are visited depth
 //! first with one scratch state per level: a token at depth d reads the state of level d − 1 (its

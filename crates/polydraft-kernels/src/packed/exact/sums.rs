@@ -6,12 +6,12 @@ use super::step::{STEP, Step};
 use crate::fetch::PassPrefetch;
 use crate::packed::tiles::{Chunk, TILE};
 
-/// Accumulators of N rows of x with V vectors of a tile. Every sum runs over the columns in order, so
-/// its result does not depend on N and V.
+/// Accumulators of N rows of x with V vectors of a tile. Every sum runs over the columns in order,
+/// so its result does not depend on N and V.
 pub(super) type Sums<S, const N: usize, const V: usize> = [[<S as Simd>::f32s; V]; N];
 
-// Loops are used instead of closures, which do not inherit the target features of the function around
-// them.
+// Loops are used instead of closures, which do not inherit the target features of the function
+// around them.
 
 /// Adds the products of four columns.
 #[inline(always)]
@@ -54,8 +54,8 @@ pub(super) fn word<S: Simd>(words: &[u32; TILE], v: usize) -> S::u32s {
 
 /// Weights of a few columns of a tile, which can be multiplied.
 pub(in crate::packed) trait AddProducts: Sized {
-    /// Adds the products of all columns with V vectors of the tile's rows, starting at vector `first`.
-    /// Weights in memory (not in scratch buffers) prefetch with `prefetch`.
+    /// Adds the products of all columns with V vectors of the tile's rows, starting at vector
+    /// `first`. Weights in memory (not in scratch buffers) prefetch with `prefetch`.
     fn add<S: Simd, const N: usize, const V: usize>(
         simd: S,
         x: &[Step<N>],
@@ -71,8 +71,8 @@ pub(in crate::packed) trait ExactWeights: Chunk + AddProducts {
     /// The chunk type in f32.
     type Wide: AddProducts;
 
-    /// Maximum number of sums with four vectors of a tile per pass, and with two. With more sums, fewer
-    /// vectors are faster. Applies with 16 registers, where some sums are spilled. Measured.
+    /// Maximum number of sums with four vectors of a tile per pass, and with two. With more sums,
+    /// fewer vectors are faster. Applies with 16 registers, where some sums are spilled. Measured.
     const MAX_SUMS: [usize; 2];
 
     /// Maximum number of rows of a group of a small batch with 16 registers. More rows are divided

@@ -36,8 +36,8 @@ impl Wide {
         ]
     }
 
-    /// Adds the products of the four columns. Each column is loaded just before its use, so that the
-    /// columns do not occupy registers.
+    /// Adds the products of the four columns. Each column is loaded just before its use, so that
+    /// the columns do not occupy registers.
     #[inline(always)]
     pub fn add_to<S: Simd, const N: usize, const V: usize>(
         &self,

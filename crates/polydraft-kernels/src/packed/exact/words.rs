@@ -167,9 +167,9 @@ impl Widen for Bf16 {
 }
 
 impl F16 {
-    /// Converts f16 to f32. `magnitude` has the exponent and fraction shifted to their position in an
-    /// f32, which is the number times 2^-112, including subnormals; `signed` has the sign bit on top.
-    /// Other bits of both are masked.
+    /// Converts f16 to f32. `magnitude` has the exponent and fraction shifted to their position in
+    /// an f32, which is the number times 2^-112, including subnormals; `signed` has the sign bit on
+    /// top. Other bits of both are masked.
     #[inline(always)]
     fn number<S: Simd>(simd: S, magnitude: S::u32s, signed: S::u32s) -> S::f32s {
         let (bits, sign) = (simd.splat_u32s(0x0fff_e000), simd.splat_u32s(1 << 31));

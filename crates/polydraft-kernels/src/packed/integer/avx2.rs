@@ -1,5 +1,5 @@
-//! The product of a tile with AVX2. `maddubs` multiplies unsigned by signed bytes, and adds pairs of
-//! products into 16 bits with saturation, so operands are arranged to stay in range.
+//! The product of a tile with AVX2. `maddubs` multiplies unsigned by signed bytes, and adds pairs
+//! of products into 16 bits with saturation, so operands are arranged to stay in range.
 
 use std::arch::x86_64::*;
 

@@ -34,8 +34,8 @@ unsafe impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn load_signed(words: *const u32) -> __m512i {
         // Stored as 128 + q, because `dpbusd` takes one unsigned operand.
-        // SAFETY: target features avx512f, avx512bw and avx512vnni (checked by `available`); `words` is valid
-        // for `LANES` elements.
+        // SAFETY: target features avx512f, avx512bw and avx512vnni (checked by `available`);
+        // `words` is valid for `LANES` elements.
         unsafe {
             _mm512_xor_si512(
                 _mm512_loadu_si512(words.cast()),
@@ -58,8 +58,8 @@ unsafe impl Lanes for Avx512 {
 
     #[inline(always)]
     unsafe fn load_nibbles(words: *const u32) -> [__m512i; 2] {
-        // SAFETY: target features avx512f, avx512bw and avx512vnni (checked by `available`); `words` is valid
-        // for `LANES` elements.
+        // SAFETY: target features avx512f, avx512bw and avx512vnni (checked by `available`);
+        // `words` is valid for `LANES` elements.
         unsafe {
             let (words, low) = (_mm512_loadu_si512(words.cast()), _mm512_set1_epi32(0x0f0f_0f0f));
             [_mm512_and_si512(words, low), _mm512_and_si512(_mm512_srli_epi32::<4>(words), low)]
@@ -68,8 +68,8 @@ unsafe impl Lanes for Avx512 {
 
     #[inline(always)]
     unsafe fn lookup_iq4(codes: __m512i) -> __m512i {
-        // SAFETY: target features avx512f, avx512bw and avx512vnni (checked by `available`); the codebook has
-        // 16 bytes.
+        // SAFETY: target features avx512f, avx512bw and avx512vnni (checked by `available`); the
+        // codebook has 16 bytes.
         unsafe {
             let table = _mm_loadu_si128(lanes::IQ4_UNSIGNED.as_ptr().cast());
             _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), codes)
@@ -78,8 +78,8 @@ unsafe impl Lanes for Avx512 {
 
     #[inline(always)]
     unsafe fn load_bits(words: *const u32, shift: i32, mask: u32) -> __m512i {
-        // SAFETY: target features avx512f, avx512bw and avx512vnni (checked by `available`); `words` is valid
-        // for `LANES` elements.
+        // SAFETY: target features avx512f, avx512bw and avx512vnni (checked by `available`);
+        // `words` is valid for `LANES` elements.
         unsafe {
             let words = _mm512_loadu_si512(words.cast());
             let shifted = if shift < 0 {
@@ -128,15 +128,15 @@ unsafe impl Lanes for Avx512 {
 
     #[inline(always)]
     unsafe fn load_f16(from: *const u16) -> __m512 {
-        // SAFETY: target features avx512f, avx512bw and avx512vnni (checked by `available`); `from` is valid
-        // for `LANES` elements.
+        // SAFETY: target features avx512f, avx512bw and avx512vnni (checked by `available`); `from`
+        // is valid for `LANES` elements.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
     }
 
     #[inline(always)]
     unsafe fn load_u8(from: *const u8) -> __m512 {
-        // SAFETY: target features avx512f, avx512bw and avx512vnni (checked by `available`); `from` is valid
-        // for `LANES` elements.
+        // SAFETY: target features avx512f, avx512bw and avx512vnni (checked by `available`); `from`
+        // is valid for `LANES` elements.
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()))) }
     }
 
@@ -154,8 +154,8 @@ unsafe impl Lanes for Avx512 {
 
     #[inline(always)]
     unsafe fn store(to: *mut f32, x: __m512) {
-        // SAFETY: target features avx512f, avx512bw and avx512vnni (checked by `available`); `to` is valid
-        // for `LANES` elements.
+        // SAFETY: target features avx512f, avx512bw and avx512vnni (checked by `available`); `to`
+        // is valid for `LANES` elements.
         unsafe { _mm512_storeu_ps(to, x) }
     }
 }

@@ -33,8 +33,8 @@ unsafe impl Lanes for AvxVnni {
     #[inline(always)]
     unsafe fn load_signed(words: *const u32) -> __m256i {
         // Stored as 128 + q, because `dpbusd` takes one unsigned operand.
-        // SAFETY: target features avx2, fma, f16c and avxvnni (checked by `available`); `words` is valid
-        // for `LANES` elements.
+        // SAFETY: target features avx2, fma, f16c and avxvnni (checked by `available`); `words` is
+        // valid for `LANES` elements.
         unsafe {
             _mm256_xor_si256(
                 _mm256_loadu_si256(words.cast()),
@@ -57,8 +57,8 @@ unsafe impl Lanes for AvxVnni {
 
     #[inline(always)]
     unsafe fn load_nibbles(words: *const u32) -> [__m256i; 2] {
-        // SAFETY: target features avx2, fma, f16c and avxvnni (checked by `available`); `words` is valid
-        // for `LANES` elements.
+        // SAFETY: target features avx2, fma, f16c and avxvnni (checked by `available`); `words` is
+        // valid for `LANES` elements.
         unsafe {
             let (words, low) = (_mm256_loadu_si256(words.cast()), _mm256_set1_epi32(0x0f0f_0f0f));
             [_mm256_and_si256(words, low), _mm256_and_si256(_mm256_srli_epi32::<4>(words), low)]
@@ -67,8 +67,8 @@ unsafe impl Lanes for AvxVnni {
 
     #[inline(always)]
     unsafe fn lookup_iq4(codes: __m256i) -> __m256i {
-        // SAFETY: target features avx2, fma, f16c and avxvnni (checked by `available`); the codebook has
-        // 16 bytes.
+        // SAFETY: target features avx2, fma, f16c and avxvnni (checked by `available`); the
+        // codebook has 16 bytes.
         unsafe {
             let table = _mm_loadu_si128(lanes::IQ4_UNSIGNED.as_ptr().cast());
             _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), codes)
@@ -77,8 +77,8 @@ unsafe impl Lanes for AvxVnni {
 
     #[inline(always)]
     unsafe fn load_bits(words: *const u32, shift: i32, mask: u32) -> __m256i {
-        // SAFETY: target features avx2, fma, f16c and avxvnni (checked by `available`); `words` is valid
-        // for `LANES` elements.
+        // SAFETY: target features avx2, fma, f16c and avxvnni (checked by `available`); `words` is
+        // valid for `LANES` elements.
         unsafe { Avx2::load_bits(words, shift, mask) }
     }
 
@@ -119,15 +119,15 @@ unsafe impl Lanes for AvxVnni {
 
     #[inline(always)]
     unsafe fn load_f16(from: *const u16) -> __m256 {
-        // SAFETY: target features avx2, fma, f16c and avxvnni (checked by `available`); `from` is valid
-        // for `LANES` elements.
+        // SAFETY: target features avx2, fma, f16c and avxvnni (checked by `available`); `from` is
+        // valid for `LANES` elements.
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
     }
 
     #[inline(always)]
     unsafe fn load_u8(from: *const u8) -> __m256 {
-        // SAFETY: target features avx2, fma, f16c and avxvnni (checked by `available`); `from` is valid
-        // for `LANES` elements.
+        // SAFETY: target features avx2, fma, f16c and avxvnni (checked by `available`); `from` is
+        // valid for `LANES` elements.
         unsafe { _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast()))) }
     }
 
@@ -145,8 +145,8 @@ unsafe impl Lanes for AvxVnni {
 
     #[inline(always)]
     unsafe fn store(to: *mut f32, x: __m256) {
-        // SAFETY: target features avx2, fma, f16c and avxvnni (checked by `available`); `to` is valid
-        // for `LANES` elements.
+        // SAFETY: target features avx2, fma, f16c and avxvnni (checked by `available`); `to` is
+        // valid for `LANES` elements.
         unsafe { _mm256_storeu_ps(to, x) }
     }
 }

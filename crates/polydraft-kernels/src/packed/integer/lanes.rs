@@ -1,9 +1,9 @@
 //! The product of a tile, generic over the instruction set ([`Lanes`]).
 //!
-//! Lanes of a vector are rows of the tile. For each block of 32 columns, the product of four columns
-//! at a time is added to integer sums, one per lane and row of x: the four weights of a lane are one
-//! 32-bit word, and the four inputs are broadcast to all lanes. Then the sums are converted to f32,
-//! scaled, and added to the result.
+//! Lanes of a vector are rows of the tile. For each block of 32 columns, the product of four
+//! columns at a time is added to integer sums, one per lane and row of x: the four weights of a
+//! lane are one 32-bit word, and the four inputs are broadcast to all lanes. Then the sums are
+//! converted to f32, scaled, and added to the result.
 //!
 //! Register blocking: N rows of x share each load of weights. V vectors of the tile's rows are
 //! accumulated in one pass over all columns; within a block, J of them per pass over its words.
@@ -31,8 +31,8 @@ pub(super) const IQ4_UNSIGNED: [u8; 16] = {
 ///
 /// # Safety
 /// Callers of the functions guarantee:
-/// - The CPU has the target features of the implementing type, which the `available` function of its
-///   module checks.
+/// - The CPU has the target features of the implementing type, which the `available` function of
+///   its module checks.
 /// - Pointers are valid for [`Self::LANES`] elements.
 pub(super) unsafe trait Lanes {
     /// Number of rows in a vector.
@@ -44,8 +44,8 @@ pub(super) unsafe trait Lanes {
     type SignedBytes: Copy;
     /// Four bytes from 0 to 63 per row.
     type SmallBytes: Copy;
-    /// Sums of products with [`Self::SmallBytes`], which may have 16 bits. They can hold the products
-    /// of as many words as [`words_per_i16_sum`] returns.
+    /// Sums of products with [`Self::SmallBytes`], which may have 16 bits. They can hold the
+    /// products of as many words as [`words_per_i16_sum`] returns.
     type SmallSums: Copy;
 
     /// Returns the initial sums. `shift` corrects the offset of signed bytes, for implementations
@@ -62,8 +62,8 @@ pub(super) unsafe trait Lanes {
     unsafe fn load_nibbles(words: *const u32) -> [Self::SmallBytes; 2];
     /// Looks up numbers of [`IQ4_CODEBOOK`](polydraft_gguf::IQ4_CODEBOOK).
     unsafe fn lookup_iq4(codes: Self::SmallBytes) -> Self::SignedBytes;
-    /// Loads words, shifts them right (left if `shift` is negative), and masks them. The result must
-    /// be bytes from 0 to 63.
+    /// Loads words, shifts them right (left if `shift` is negative), and masks them. The result
+    /// must be bytes from 0 to 63.
     unsafe fn load_bits(words: *const u32, shift: i32, mask: u32) -> Self::SmallBytes;
     unsafe fn or(a: Self::SmallBytes, b: Self::SmallBytes) -> Self::SmallBytes;
     /// Adds the products of four columns.
@@ -85,8 +85,8 @@ pub(super) unsafe trait Lanes {
     unsafe fn store(to: *mut f32, x: Self::Floats);
 }
 
-// Loops are used instead of closures, which do not inherit the target features of the function around
-// them.
+// Loops are used instead of closures, which do not inherit the target features of the function
+// around them.
 
 /// Returns columns 4j to 4j + 3 of an input block.
 ///
@@ -293,8 +293,8 @@ unsafe fn span_sums<L: Lanes, B: Block, const N: usize, const J: usize, const SP
     }
 }
 
-/// Computes one tile with N rows of x, V vectors of its rows per pass over the columns, and J of them
-/// per pass over the words of a block.
+/// Computes one tile with N rows of x, V vectors of its rows per pass over the columns, and J of
+/// them per pass over the words of a block.
 ///
 /// # Safety
 /// - The CPU has the target features of `L`.

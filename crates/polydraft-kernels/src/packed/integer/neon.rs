@@ -1,6 +1,6 @@
-//! The product of a tile with NEON: products of bytes in 16 bits, added in pairs into 32. If the CPU
-//! has the dotprod extension (all but the oldest 64-bit ARMs), `sdot` adds the products of four bytes
-//! into 32 bits instead.
+//! The product of a tile with NEON: products of bytes in 16 bits, added in pairs into 32. If the
+//! CPU has the dotprod extension (all but the oldest 64-bit ARMs), `sdot` adds the products of four
+//! bytes into 32 bits instead.
 
 use std::arch::aarch64::*;
 use std::arch::{asm, is_aarch64_feature_detected};
@@ -27,7 +27,8 @@ struct Neon<const DOT: bool>;
 #[inline(always)]
 unsafe fn dot(sums: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {
     let mut sums = sums;
-    // SAFETY: target feature dotprod (caller). Inline assembly, because the intrinsic is not stable.
+    // SAFETY: target feature dotprod (caller). Inline assembly, because the intrinsic is not
+    // stable.
     unsafe {
         asm!(
             "sdot {sums:v}.4s, {w:v}.16b, {x:v}.16b",
@@ -40,8 +41,8 @@ unsafe fn dot(sums: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {
     sums
 }
 
-// SAFETY: every function only requires the target feature neon, which is part of aarch64, and dotprod
-// if `DOT`.
+// SAFETY: every function only requires the target feature neon, which is part of aarch64, and
+// dotprod if `DOT`.
 unsafe impl<const DOT: bool> Lanes for Neon<DOT> {
     const LANES: usize = 4;
     type Floats = float32x4_t;

@@ -120,8 +120,8 @@ fn all_kernels_give_the_same_bits() {
     every_kind!(kernels_agree());
 }
 
-/// Checks extreme numbers that rounding never gives, but files may have: −128, and blocks full of the
-/// largest number.
+/// Checks extreme numbers that rounding never gives, but files may have: −128, and blocks full of
+/// the largest number.
 #[test]
 fn kernels_accept_extreme_numbers_from_files() {
     fn check<B: Block>(bytes: &[u8], x: f32) {
@@ -177,8 +177,8 @@ fn kernels_accept_extreme_numbers_from_files() {
     }
 }
 
-/// Checks errors against a bound of rounding errors. The product of a scale of w and a scale of x is
-/// rounded once, and so is each addition. A two-level scale of w is exact.
+/// Checks errors against a bound of rounding errors. The product of a scale of w and a scale of x
+/// is rounded once, and so is each addition. A two-level scale of w is exact.
 fn near<B: Block>(kernel: Kernel) {
     let (out, columns) = (70, 3 * 256);
     let tiles = from_blocks::<B>(out, columns);

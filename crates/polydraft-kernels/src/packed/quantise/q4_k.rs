@@ -2,12 +2,12 @@
 //! minima of sub-blocks stored as 6-bit multiples of a block scale and a block minimum.
 //!
 //! Source: ggml's `quantize_row_q4_K_ref` with `make_qkx1_quants`; with weights of columns,
-//! `quantize_row_q4_K_impl` with `make_qkx3_quants` and `make_qp_quants` (Kawrakow 2023). Sums are in
-//! the same order as in candle 0.11, and a test compares the resulting bits.
+//! `quantize_row_q4_K_impl` with `make_qkx3_quants` and `make_qp_quants` (Kawrakow 2023). Sums are
+//! in the same order as in candle 0.11, and a test compares the resulting bits.
 //! Method:
 //! 1. Search the scale and minimum of each sub-block ([`fit_line`], [`fit_line_weighted`]).
-//! 2. Round the scales to 6-bit multiples of the largest one, or with weights, to the multiples with
-//!    the least error ([`round_scales`]); minima likewise.
+//! 2. Round the scales to 6-bit multiples of the largest one, or with weights, to the multiples
+//!    with the least error ([`round_scales`]); minima likewise.
 //! 3. Round the numbers with the rounded scales and minima.
 //!
 //! Complexity: six passes over the numbers; 38 with weights.
@@ -248,7 +248,8 @@ fn round_scales(
         products += weight * value * size;
         squares += weight * (size * size);
     }
-    // Move each multiple to its optimum for the scale that the others determine, until none changes.
+    // Move each multiple to its optimum for the scale that the others determine, until none
+    // changes.
     for _ in 0..MAX_ITERATIONS {
         let mut changed = false;
         for ((multiple, value), weight) in multiples.iter_mut().zip(values).zip(weights) {

@@ -1,8 +1,8 @@
 //! Search of the scale (and minimum) that minimizes a block's weighted rounding error.
 //!
-//! Source: ggml's `make_qkx2_quants` and `make_qx_quants` (Kawrakow 2023). For several widths of the
-//! grid, values are rounded to integers, and the scale (and minimum) is fitted to these integers by
-//! least squares. The fit with the least error wins.
+//! Source: ggml's `make_qkx2_quants` and `make_qx_quants` (Kawrakow 2023). For several widths of
+//! the grid, values are rounded to integers, and the scale (and minimum) is fitted to these
+//! integers by least squares. The fit with the least error wins.
 //! Complexity: one pass over the block per entry of [`GRID_WIDTHS`].
 //! Deviations:
 //! 1. The weight of an error is the importance of its column only, not multiplied by the value.
@@ -14,8 +14,8 @@ use pulp::{Arch, Simd, WithSimd};
 use crate::packed::block::COLUMNS;
 use crate::packed::round::ROUND;
 
-/// Widths of the grid relative to the range of the values, in steps. With negative ones, the ends are
-/// clamped.
+/// Widths of the grid relative to the range of the values, in steps. With negative ones, the ends
+/// are clamped.
 const GRID_WIDTHS: [f32; 12] =
     [0.0, -1.0, -0.75, -0.5, -0.25, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0];
 /// Targets for the value of the largest size, on the grid. −8 comes first: it is used without a
@@ -37,8 +37,9 @@ pub(super) fn fit_scale(values: &[f32; COLUMNS], weights: &[f32; COLUMNS], large
     Arch::new().dispatch(Scale { values, weights, largest })
 }
 
-// Explicit vectors, because the compiler unrolls plain loops of a constant length without vectorizing
-// them. No closures, because they do not inherit the target features of the function around them.
+// Explicit vectors, because the compiler unrolls plain loops of a constant length without
+// vectorizing them. No closures, because they do not inherit the target features of the function
+// around them.
 
 /// Rounds to the nearest integers in a range.
 #[inline(always)]
