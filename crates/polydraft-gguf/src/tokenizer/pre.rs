@@ -2,9 +2,10 @@
 //!
 //! Source: regular expressions of llama.cpp (`llm_tokenizer_bpe`), adapted from those that the
 //! models were trained with. Each expression splits the parts that the previous one left; text
-//! between its matches becomes parts, too. Deviations: 1. Letters, numbers and punctuation are by
-//! Unicode 16, the version of regex-syntax. llama.cpp has
-//!    Unicode 15, so 4,395 newer characters of rare scripts may be split differently.
+//! between its matches becomes parts, too.
+//! Deviations:
+//! 1. Letters, numbers and punctuation are by Unicode 16, the version of regex-syntax. llama.cpp
+//!    has Unicode 15, so 4,395 newer characters of rare scripts may be split differently.
 //! 2. `deepseek-llm` and `deepseek-coder` have the ideographic space in a character class.
 //!    llama.cpp replaces it by another white space before matching, so that the class never matches
 //!    it. Here it does, as in the tokenizer that the models were trained with.

@@ -5,10 +5,10 @@
 //!
 //! Method: our own. A vector holds one column of w for several rows of a tile. It is widened to
 //! f32, exactly, and multiplied by one number of x, so there is no sum across a vector. The sums
-//! for a group of rows of x stay in registers: a group of N rows with V vectors of the tile takes N
-//! · V accumulators. A row's result does not depend on the other rows of x, so trees of different
-//! shapes give a node the same logits. There are three regimes: 1. Few rows, whose sums with a full
-//! tile fit into the registers. Each weight is widened once, in
+//! for a group of rows of x stay in registers: N rows with V vectors of the tile need N · V
+//! accumulators. A row's result does not depend on the other rows of x, so trees of different
+//! shapes give a node the same logits. There are three regimes:
+//! 1. Few rows, whose sums with a full tile fit into the registers. Each weight is widened once, in
 //!    one pass over the tile. Strides through a tile cost more than a few spilled sums: one row in
 //!    bf16 took 1.4 times as long with strides.
 //! 2. A few more rows, in several passes. A pass computes a group of rows with some vectors of the
