@@ -92,8 +92,8 @@ pub fn text<L: Look>(
     let policy = plan.tree.build()?;
     // Trees of full depth everywhere.
     let context = engine.info().context.min(engine.draft_context().unwrap_or(usize::MAX));
-    let room = context.saturating_sub(prompt.len() + policy.depth() + 1);
-    let length = room.min(plan.max_tokens);
+    let capacity = context.saturating_sub(prompt.len() + policy.depth() + 1);
+    let length = capacity.min(plan.max_tokens);
     let every = if plan.steps_of.is_some() { 1 } else { plan.every.min(plan.max_tokens) };
     let first = (seed.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % every;
     let spots = Spots { first, every };

@@ -120,11 +120,11 @@ mod tests {
     }
 
     fn page(files: &[&str]) -> String {
-        let place = |file: &str| {
-            let mut places = folders().into_iter().map(|folder| folder.join(file));
-            places.find(|place| place.exists()).expect("a file of one of the folders")
+        let path = |file: &str| {
+            let mut paths = folders().into_iter().map(|folder| folder.join(file));
+            paths.find(|path| path.exists()).expect("a file of one of the folders")
         };
-        let records = files.iter().flat_map(|file| record::read(&place(file)).expect("a record"));
+        let records = files.iter().flat_map(|file| record::read(&path(file)).expect("a record"));
         let sections = sections(&records.collect::<Vec<_>>()).expect("sections");
         page::html("Records", &sections)
     }

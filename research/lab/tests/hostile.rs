@@ -36,11 +36,12 @@ fn interrupted_measurement_keeps_its_results() {
     let prompts = folder.path().join("prompts.jsonl");
     fs::write(&prompts, "{\"prompt\": \"fn\"}\n").unwrap();
     let prompts = prompts.to_str().unwrap();
-    let few = ["--prompts", prompts, "-n", "4", "--rounds", "1000000", "--json"];
-    let decode = [&["bench", "decode", "--verifiers", "block", "--depths", "2"], &few[..]].concat();
+    let too_few = ["--prompts", prompts, "-n", "4", "--rounds", "1000000", "--json"];
+    let decode =
+        [&["bench", "decode", "--verifiers", "block", "--depths", "2"], &too_few[..]].concat();
     let save = folder.path().join("saved.json");
     let acceptance =
-        [&["bench", "acceptance", "--save", save.to_str().unwrap()], &few[..]].concat();
+        [&["bench", "acceptance", "--save", save.to_str().unwrap()], &too_few[..]].concat();
     let drafting =
         vec!["bench", "drafting", "--prompts", prompts, "--positions", "100000", "--json"];
     for (args, field, done) in [

@@ -215,8 +215,8 @@ fn efficiency_is_exact_and_reports_errors() {
     fails(&[&base[..], &["--tree", "distinct:2,2"]].concat(), 2, &["1 drafts", "from 2"]);
     // As published it is no verifier for output, and here it is measured.
     let published = ["--verifier", "walk:global-resolution", "--set", "mode=published-walk"];
-    let few = ["--set", "limits=[1]", "--json"];
-    let row = json(&[&base[..], &published, &few].concat());
+    let too_few = ["--set", "limits=[1]", "--json"];
+    let row = json(&[&base[..], &published, &too_few].concat());
     assert_eq!(row["lossless"], false);
     assert!(row["fallbacks"].as_f64().unwrap() > 0.0, "{row}");
     fails(&[&base[..], &["--tree", "2,2", "--paths", "2"]].concat(), 2, &["--paths"]);

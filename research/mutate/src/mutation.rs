@@ -54,7 +54,7 @@ const NUMBERS: [&str; 30] = [
 ];
 
 /// Strings that parsers break on.
-const TEXTS: [&str; 24] = [
+const TEXT_FILES: [&str; 24] = [
     "",
     " ",
     "\0",
@@ -87,8 +87,8 @@ fn value(dice: &mut Dice) -> Value {
         0 => Value::Null,
         1 => Value::Bool(dice.one_in(2)),
         2..=4 => serde_json::from_str(NUMBERS[dice.below(NUMBERS.len())]).unwrap_or(Value::Null),
-        5 => TEXTS[dice.below(TEXTS.len())].into(),
-        6 => TEXTS[dice.below(TEXTS.len())].repeat(1 + dice.below(5_000)).into(),
+        5 => TEXT_FILES[dice.below(TEXT_FILES.len())].into(),
+        6 => TEXT_FILES[dice.below(TEXT_FILES.len())].repeat(1 + dice.below(5_000)).into(),
         7 => json!([]),
         _ => {
             // Deep, but not deeper than the parser allows.
@@ -119,8 +119,8 @@ fn paths(document: &Value, here: &mut Vec<usize>, all: &mut Vec<Vec<usize>>) {
     }
 }
 
-fn at<'a>(document: &'a mut Value, place: &[usize]) -> &'a mut Value {
-    let Some((&first, rest)) = place.split_first() else { return document };
+fn at<'a>(document: &'a mut Value, offset: &[usize]) -> &'a mut Value {
+    let Some((&first, rest)) = offset.split_first() else { return document };
     match document {
         Value::Array(items) => at(&mut items[first], rest),
         Value::Object(fields) => {
@@ -136,10 +136,10 @@ pub fn json(dice: &mut Dice, document: &mut Value) {
     for _ in 0..times {
         let mut all = Vec::new();
         paths(document, &mut Vec::new(), &mut all);
-        let (place, other) =
+        let (offset, other) =
             (all[dice.below(all.len())].clone(), all[dice.below(all.len())].clone());
         let copied = at(document, &other).clone();
-        let there = at(document, &place);
+        let there = at(document, &offset);
         match (dice.below(8), &mut *there) {
             (0 | 1, _) => *there = value(dice),
             (2, _) => *there = copied,
@@ -173,7 +173,7 @@ pub fn json(dice: &mut Dice, document: &mut Value) {
                 *there = moved;
             }
             (_, Value::Object(fields)) => {
-                let key = TEXTS[dice.below(TEXTS.len())].to_owned();
+                let key = TEXT_FILES[dice.below(TEXT_FILES.len())].to_owned();
                 fields.insert(key, copied);
             }
             _ => *there = value(dice),
@@ -194,25 +194,25 @@ pub fn written(dice: &mut Dice, document: &Value) -> Vec<u8> {
 pub fn text(dice: &mut Dice, text: &mut String) {
     let mut characters: Vec<char> = text.chars().collect();
     for _ in 0..1 + dice.below(3) {
-        let place = dice.below(characters.len() + 1);
-        let end = (place + dice.below(12)).min(characters.len());
+        let offset = dice.below(characters.len() + 1);
+        let end = (offset + dice.below(12)).min(characters.len());
         match dice.below(5) {
-            0 => drop(characters.drain(place..end)),
+            0 => drop(characters.drain(offset..end)),
             1 => {
-                let piece: Vec<char> = characters[place..end].to_vec();
+                let chunk: Vec<char> = characters[offset..end].to_vec();
                 let times = if dice.one_in(8) { 500 } else { 1 + dice.below(3) };
                 for _ in 0..times {
-                    characters.splice(place..place, piece.iter().copied());
+                    characters.splice(offset..offset, chunk.iter().copied());
                 }
             }
             2 => {
-                characters.splice(place..place, TEXTS[dice.below(TEXTS.len())].chars());
+                characters.splice(offset..offset, TEXT_FILES[dice.below(TEXT_FILES.len())].chars());
             }
             3 => {
-                characters.splice(place..end, NUMBERS[dice.below(NUMBERS.len())].chars());
+                characters.splice(offset..end, NUMBERS[dice.below(NUMBERS.len())].chars());
             }
-            _ if place < characters.len() => {
-                characters[place] = char::from(32 + dice.below(95) as u8)
+            _ if offset < characters.len() => {
+                characters[offset] = char::from(32 + dice.below(95) as u8)
             }
             _ => {}
         }
@@ -240,20 +240,20 @@ pub fn bytes(dice: &mut Dice, bytes: &mut Vec<u8>, header: usize) {
     let times = if dice.one_in(2) { 1 } else { 1 + dice.below(4) };
     for _ in 0..times {
         let length = if dice.one_in(4) { bytes.len() } else { bytes.len().min(header) };
-        let place = dice.below(length);
+        let offset = dice.below(length);
         match dice.below(6) {
-            0 | 1 if place < bytes.len() => bytes[place] ^= 1 << dice.below(8),
-            2 => bytes.truncate(place),
-            3 => drop(bytes.drain(place..(place + 1 + dice.below(16)).min(bytes.len()))),
+            0 | 1 if offset < bytes.len() => bytes[offset] ^= 1 << dice.below(8),
+            2 => bytes.truncate(offset),
+            3 => drop(bytes.drain(offset..(offset + 1 + dice.below(16)).min(bytes.len()))),
             4 => {
-                let piece = bytes[place..(place + dice.below(64)).min(bytes.len())].to_vec();
+                let chunk = bytes[offset..(offset + dice.below(64)).min(bytes.len())].to_vec();
                 let to = dice.below(bytes.len() + 1);
-                bytes.splice(to..to, piece);
+                bytes.splice(to..to, chunk);
             }
             _ => {
                 let number = SPECIAL[dice.below(SPECIAL.len())].to_le_bytes();
-                let end = (place + [4, 8][dice.below(2)]).min(bytes.len());
-                bytes[place..end].copy_from_slice(&number[..end - place]);
+                let end = (offset + [4, 8][dice.below(2)]).min(bytes.len());
+                bytes[offset..end].copy_from_slice(&number[..end - offset]);
             }
         }
     }

@@ -44,7 +44,7 @@ fn leaves_no_files_behind() {
     let left = |process: u32| {
         let prefix = format!("polydraft-mutate-{process}-");
         let all = ["/dev/shm", "/tmp"]
-            .map(|place| std::fs::read_dir(place).into_iter().flatten().flatten());
+            .map(|offset| std::fs::read_dir(offset).into_iter().flatten().flatten());
         all.into_iter()
             .flatten()
             .filter(|e| e.file_name().to_string_lossy().starts_with(&prefix))

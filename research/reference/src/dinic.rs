@@ -143,12 +143,12 @@ impl Network {
         for node in 0..self.nodes {
             starts[node + 1] += starts[node];
         }
-        let mut place = starts.clone();
+        let mut location = starts.clone();
         let mut edges = vec![0; self.to.len()];
         for edge in 0..self.to.len() {
             let node = from(edge);
-            edges[place[node] as usize] = edge as u32;
-            place[node] += 1;
+            edges[location[node] as usize] = edge as u32;
+            location[node] += 1;
         }
         (starts, edges)
     }

@@ -119,7 +119,7 @@ impl Stage {
             }
         }
         let mut rank = vec![0; order.len()];
-        order.iter().zip(0..).for_each(|(&token, place)| rank[token] = place);
+        order.iter().zip(0..).for_each(|(&token, location)| rank[token] = location);
 
         // What pairs with a token outside the program give, from the last token to the first.
         let mut selected = vec![0.0; order.len()];
@@ -127,8 +127,8 @@ impl Stage {
         let half = settings.selection == Selection::LargestDraft;
         let outside = |probs: &[f64]| order[size..].iter().map(|&token| probs[token]).sum::<f64>();
         let (first_outside, second_outside) = (outside(first), outside(second));
-        for (place, &token) in order.iter().enumerate().rev() {
-            let (one, other) = if place < size {
+        for (location, &token) in order.iter().enumerate().rev() {
+            let (one, other) = if location < size {
                 (first_outside, second_outside)
             } else if half {
                 (0.5 * (first_outside - first[token]), 0.5 * (second_outside - second[token]))

@@ -212,9 +212,9 @@ impl TokenSets {
         let mut distinct = self.tokens.clone();
         distinct.sort_unstable();
         distinct.dedup();
-        let place = |token: &Token| distinct.partition_point(|other| other < token) as u32;
-        let places = self.tokens.iter().map(place).collect();
-        (distinct, places)
+        let location = |token: &Token| distinct.partition_point(|other| other < token) as u32;
+        let locations = self.tokens.iter().map(location).collect();
+        (distinct, locations)
     }
 
     /// Where the tokens of a set are in [`TokenSets::tokens`].

@@ -33,24 +33,24 @@ impl Transport {
         sets: TokenSets,
         deadline: Deadline,
     ) -> Result<Self> {
-        let (tokens, places) = sets.distinct();
+        let (tokens, locations) = sets.distinct();
         let first_set = tokens.len();
         let (source, sink) = (first_set + sets.len(), first_set + sets.len() + 1);
-        let mut network = Network::new(sink + 1, places.len() + tokens.len() + sets.len());
+        let mut network = Network::new(sink + 1, locations.len() + tokens.len() + sets.len());
         for set in 0..sets.len() {
-            for &place in &places[sets.range(set)] {
-                network.edge(place as usize, first_set + set, f64::INFINITY, 0.0);
+            for &location in &locations[sets.range(set)] {
+                network.edge(location as usize, first_set + set, f64::INFINITY, 0.0);
             }
         }
-        for (place, &token) in tokens.iter().enumerate() {
-            network.edge(source, place, target.probability(token), 0.0);
+        for (location, &token) in tokens.iter().enumerate() {
+            network.edge(source, location, target.probability(token), 0.0);
         }
         for set in 0..sets.len() {
             network.edge(first_set + set, sink, sets.probability(set), 0.0);
         }
         network.fill(source, sink, operation, deadline)?;
         // Edges are numbered in twos.
-        let shares = (0..places.len()).map(|entry| network.flow(2 * entry)).collect();
+        let shares = (0..locations.len()).map(|entry| network.flow(2 * entry)).collect();
         Ok(Self::within(target, sets, shares))
     }
 
@@ -62,17 +62,18 @@ impl Transport {
         solver: Solver,
         deadline: Deadline,
     ) -> Result<Self> {
-        let (tokens, places) = sets.distinct();
+        let (tokens, locations) = sets.distinct();
         let demand: Vec<f64> = tokens.iter().map(|token| target.probability(*token)).collect();
         let mut program = Program::default();
         let mut of_token = vec![Vec::new(); tokens.len()];
         for set in 0..sets.len() {
             let probability = sets.probability(set);
-            let row: Vec<_> = places[sets.range(set)]
+            let row: Vec<_> = locations[sets.range(set)]
                 .iter()
-                .map(|&place| {
-                    let variable = program.variable(1.0, probability.min(demand[place as usize]));
-                    of_token[place as usize].push((variable, 1.0));
+                .map(|&location| {
+                    let variable =
+                        program.variable(1.0, probability.min(demand[location as usize]));
+                    of_token[location as usize].push((variable, 1.0));
                     (variable, 1.0)
                 })
                 .collect();
@@ -89,14 +90,14 @@ impl Transport {
 
     /// Brings shares within the constraints.
     fn within(target: &Distribution, sets: TokenSets, mut shares: Vec<f64>) -> Self {
-        let (tokens, places) = sets.distinct();
+        let (tokens, locations) = sets.distinct();
         let mut served = vec![0.0; tokens.len()];
         for set in 0..sets.len() {
             let range = sets.range(set);
-            for (share, &place) in shares[range.clone()].iter_mut().zip(&places[range]) {
+            for (share, &location) in shares[range.clone()].iter_mut().zip(&locations[range]) {
                 // What is not a number is 0.
                 *share = if *share > 0.0 { share.min(sets.probability(set)) } else { 0.0 };
-                served[place as usize] += *share;
+                served[location as usize] += *share;
             }
         }
         let scale = |(token, served): (&Token, &f64)| {
@@ -104,7 +105,10 @@ impl Transport {
             if *served > demand { demand / served } else { 1.0 }
         };
         let scales: Vec<f64> = tokens.iter().zip(&served).map(scale).collect();
-        shares.iter_mut().zip(&places).for_each(|(share, &place)| *share *= scales[place as usize]);
+        shares
+            .iter_mut()
+            .zip(&locations)
+            .for_each(|(share, &location)| *share *= scales[location as usize]);
         served.fill(0.0);
         for set in 0..sets.len() {
             let range = sets.range(set);
@@ -113,8 +117,8 @@ impl Transport {
             if used > probability {
                 shares.iter_mut().for_each(|share| *share *= probability / used);
             }
-            for (share, &place) in shares.iter().zip(&places[range]) {
-                served[place as usize] += share;
+            for (share, &location) in shares.iter().zip(&locations[range]) {
+                served[location as usize] += share;
             }
         }
         Self { sets, shares, tokens, served }
@@ -127,7 +131,7 @@ impl Transport {
 
     /// Σ s of a token.
     pub fn served(&self, token: Token) -> f64 {
-        self.tokens.binary_search(&token).map_or(0.0, |place| self.served[place])
+        self.tokens.binary_search(&token).map_or(0.0, |location| self.served[location])
     }
 
     /// Returns the acceptance probabilities of the tokens of a set, given the set; empty for a set

@@ -90,13 +90,13 @@ fn truncation() {
                 let best = optimum::best(&problem).unwrap().acceptance;
                 let mut resolver = Settings { tau, ..Settings::default() }.resolver().unwrap();
                 resolver.prepare(&problem).unwrap();
-                let kept: usize = (0..vocabulary as Token)
+                let retained: usize = (0..vocabulary as Token)
                     .map(|token| vec![token; count])
                     .filter_map(|drafts| resolver.solve(&drafts).ok())
                     .map(|solved| solved.tokens)
                     .max()
                     .unwrap();
-                truncated += usize::from(kept + 1 < vocabulary);
+                truncated += usize::from(retained + 1 < vocabulary);
                 for mode in [Mode::Published, Mode::Repaired] {
                     let mut rule = Settings { tau, mode, ..Settings::default() }.build().unwrap();
                     let found = emitted(rule.as_mut(), problem).unwrap();

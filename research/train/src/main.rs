@@ -119,23 +119,23 @@ fn trained(checkpoint: &Path) -> Result<()> {
 
 /// The demo pair.
 fn demo(command: Command, folder: &Path, work: Option<PathBuf>, vocabulary: usize) -> Result<()> {
-    let places = CorpusFiles {
+    let files = CorpusFiles {
         manifest: folder.join("corpus/Cargo.toml"),
         work: work.unwrap_or_else(|| folder.join(".train")),
     };
-    let checkpoint = places.work.join("checkpoint.safetensors");
+    let checkpoint = files.work.join("checkpoint.safetensors");
     if matches!(command, Command::Export) {
         trained(&checkpoint)?;
     }
-    std::fs::create_dir_all(&places.work)?;
-    corpus::prepare(&places, vocabulary)?;
+    std::fs::create_dir_all(&files.work)?;
+    corpus::prepare(&files, vocabulary)?;
     let args = match command {
         Command::Prepare => return Ok(()),
         Command::Export => None,
         Command::Train(args) => Some(args),
     };
     // What the tokenizer has: it may have been made with another --vocabulary.
-    let vocabulary = corpus::vocabulary(&places.tokenizer())?;
+    let vocabulary = corpus::vocabulary(&files.tokenizer())?;
     let mut pair = Pair::open(vocabulary, &checkpoint).with_context(|| {
         format!("{} with a tokenizer of {vocabulary} tokens", checkpoint.display())
     })?;
@@ -152,10 +152,8 @@ fn demo(command: Command, folder: &Path, work: Option<PathBuf>, vocabulary: usiz
             args.workers,
             args.micro_batch
         );
-        let (tokens, held_out) = (
-            corpus::read_tokens(&places.tokens(false))?,
-            corpus::read_tokens(&places.tokens(true))?,
-        );
+        let (tokens, held_out) =
+            (corpus::read_tokens(&files.tokens(false))?, corpus::read_tokens(&files.tokens(true))?);
         for (lesson, steps) in [(Batch::Both, args.steps), (Batch::Draft, args.draft_steps)] {
             let plan = Plan {
                 lesson,
@@ -174,7 +172,7 @@ fn demo(command: Command, folder: &Path, work: Option<PathBuf>, vocabulary: usiz
         }
     }
     for (model, name) in [(&pair.target, "target"), (&pair.draft, "draft")] {
-        export::export(model, &places.tokenizer(), &folder.join(name))?;
+        export::export(model, &files.tokenizer(), &folder.join(name))?;
     }
     Ok(())
 }

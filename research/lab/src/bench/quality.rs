@@ -224,8 +224,8 @@ impl Plan<'_> {
                     &settings,
                     &limits,
                     &mut random,
-                    &mut |piece| {
-                        text.push_str(&piece.text);
+                    &mut |chunk| {
+                        text.push_str(&chunk.text);
                         true
                     },
                 )?;

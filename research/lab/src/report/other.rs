@@ -45,8 +45,8 @@ const KNOWN: [([&str; 2], &str); 16] = [
 
 fn title(record: &Record) -> Option<&'static str> {
     let known =
-        |places: [&str; 2]| places.iter().all(|place| record.value.pointer(place).is_some());
-    KNOWN.iter().find(|(places, _)| known(*places)).map(|(_, title)| *title)
+        |pointers: [&str; 2]| pointers.iter().all(|path| record.value.pointer(path).is_some());
+    KNOWN.iter().find(|(pointers, _)| known(*pointers)).map(|(_, title)| *title)
 }
 
 /// Whether it is a record of a kind that this version knows.

@@ -117,12 +117,12 @@ pub fn run(dice: &mut Dice, folder: &Path) -> Result<()> {
     let mut words: Vec<String> =
         COMMANDS[dice.below(COMMANDS.len())].iter().map(|w| w.to_string()).collect();
     for _ in 0..1 + dice.below(4) {
-        let place = 1 + dice.below(words.len());
+        let offset = 1 + dice.below(words.len());
         match dice.below(4) {
-            0 => words.insert(place.min(words.len()), WORDS[dice.below(WORDS.len())].to_owned()),
-            1 if place < words.len() => drop(words.remove(place)),
-            2 if place < words.len() => words[place] = WORDS[dice.below(WORDS.len())].to_owned(),
-            _ if place < words.len() => mutation::text(dice, &mut words[place]),
+            0 => words.insert(offset.min(words.len()), WORDS[dice.below(WORDS.len())].to_owned()),
+            1 if offset < words.len() => drop(words.remove(offset)),
+            2 if offset < words.len() => words[offset] = WORDS[dice.below(WORDS.len())].to_owned(),
+            _ if offset < words.len() => mutation::text(dice, &mut words[offset]),
             _ => {}
         }
     }

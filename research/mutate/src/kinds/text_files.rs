@@ -213,11 +213,11 @@ pub fn template(dice: &mut Dice) -> Result<()> {
         let word = WORDS[dice.below(WORDS.len())];
         // A statement between two, an operator in one.
         let sign = if word.starts_with('{') { ["%}", "}}"][dice.below(2)] } else { " }}" };
-        let places: Vec<usize> = template.match_indices(sign).map(|(at, _)| at).collect();
-        let behind = if word.starts_with('{') { 2 } else { 0 };
-        let place = places.get(dice.below(places.len())).map_or(0, |at| at + behind);
+        let offsets: Vec<usize> = template.match_indices(sign).map(|(at, _)| at).collect();
+        let after = if word.starts_with('{') { 2 } else { 0 };
+        let offset = offsets.get(dice.below(offsets.len())).map_or(0, |at| at + after);
         let times = if dice.one_in(10) { 1 + dice.below(500) } else { 1 };
-        template.insert_str(place, &word.repeat(times));
+        template.insert_str(offset, &word.repeat(times));
     }
     if dice.one_in(3) {
         mutation::text(dice, &mut template);

@@ -45,7 +45,7 @@ enum Way {
     /// By the coins of the selected path.
     Block(Box<dyn Verifier>),
     /// By its decisions.
-    Whole(Box<dyn Verifier>),
+    Full(Box<dyn Verifier>),
 }
 
 impl Subject {
@@ -74,7 +74,7 @@ impl Subject {
             | VerifierKind::GreedyBlock(_)
             | VerifierKind::PriorityBlock(_)
             | VerifierKind::NestedPriority(_) => Way::Block(verifier),
-            _ => Way::Whole(verifier),
+            _ => Way::Full(verifier),
         };
         Ok(Some(Self { way, alone }))
     }
@@ -114,7 +114,7 @@ impl Way {
         match self {
             Self::Walk(rule, random) => walk(rule.as_mut(), random, draft, target),
             Self::Block(verifier) => by_coins(verifier.as_mut(), draft, target),
-            Self::Whole(verifier) => decided(verifier.as_mut(), draft, target),
+            Self::Full(verifier) => decided(verifier.as_mut(), draft, target),
         }
     }
 }

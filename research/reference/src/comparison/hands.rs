@@ -204,16 +204,16 @@ mod tests {
                 let pair = random_pair(4, 3, 0.3, depth % 2 == 1, &mut random).expect("a pair");
                 let draft = draw(policy.as_ref(), &pair.draft, &mut random).expect("a draft");
                 let Hand { draft: own, nodes, .. } = cut(&draft, depth).expect("cut");
-                let whole = draft.tree();
-                let within = (0..whole.len()).filter(|&node| whole.depth(node) <= depth).count();
+                let full = draft.tree();
+                let within = (0..full.len()).filter(|&node| full.depth(node) <= depth).count();
                 assert_eq!((own.tree().len(), nodes.len()), (within, within), "{tree}");
                 for (node, &here) in nodes.iter().enumerate() {
                     let tokens = |draft: &Draft, node| draft.path(node).tokens();
                     assert_eq!(tokens(&own, node), tokens(&draft, here));
-                    let inner = whole.depth(here) < depth;
+                    let inner = full.depth(here) < depth;
                     assert_eq!(own.draws(node), draft.draws(here).filter(|_| inner), "{tree}");
                     assert_eq!(own.has_fresh_draws(node), draft.has_fresh_draws(here) && inner);
-                    assert_eq!(own.tree().draws(node), whole.draws(here));
+                    assert_eq!(own.tree().draws(node), full.draws(here));
                 }
                 if tree.starts_with("paths") {
                     let hands = deal(&draft, 2, Some(depth), Some(&mut random)).expect("hands");

@@ -71,11 +71,11 @@ impl Begun {
                 continue;
             }
             self.draw(index);
-            let few = self.list(length, orders);
+            let small = self.list(length, orders);
             self.order.pop();
             self.left[index].1 += 1;
             self.known = known;
-            if !few {
+            if !small {
                 return false;
             }
         }
@@ -85,11 +85,11 @@ impl Begun {
     /// A random one of these orders.
     fn shuffled(mut self, length: usize, random: &mut ChaCha12Rng) -> Vec<Token> {
         while self.order.len() < length {
-            let mut place = random.random_range(0..length - self.order.len());
+            let mut location = random.random_range(0..length - self.order.len());
             let mut index = 0;
             // The draws of all tokens that are not known yet stand for the next of them.
-            while index < self.known && place >= self.left[index].1 {
-                place -= self.left[index].1;
+            while index < self.known && location >= self.left[index].1 {
+                location -= self.left[index].1;
                 index += 1;
             }
             self.draw(index);

@@ -117,7 +117,7 @@ impl Resolver {
     }
 
     fn solve_outer(&mut self) -> std::result::Result<Solved, GaveUp> {
-        let truncation = Truncation { outer: true, free: self.mass_inside(), whole: 1.0 };
+        let truncation = Truncation { outer: true, free: self.mass_inside(), full: 1.0 };
         if self.outer.is_none() {
             self.outer = Some(self.attempt(truncation));
         }
@@ -125,7 +125,7 @@ impl Resolver {
     }
 
     fn solve_inner(&mut self) -> std::result::Result<Solved, GaveUp> {
-        let truncation = Truncation { outer: false, free: 0.0, whole: self.mass_inside() };
+        let truncation = Truncation { outer: false, free: 0.0, full: self.mass_inside() };
         if self.inner.is_none() {
             self.inner = Some(self.attempt(truncation));
         }
@@ -165,7 +165,7 @@ impl Resolver {
         self.tokens
             .binary_search_by_key(&token, |drafted| drafted.token)
             .ok()
-            .map(|place| &self.tokens[place])
+            .map(|location| &self.tokens[location])
     }
 
     fn is_inside(&self, token: Token) -> bool {

@@ -34,7 +34,7 @@ pub(super) struct Truncation {
     /// q of tokens whose presence does not matter: H* for the outer system.
     pub free: f64,
     /// q of all tokens that tuples may have: everything, or H*.
-    pub whole: f64,
+    pub full: f64,
 }
 
 /// A solved system.
@@ -86,12 +86,12 @@ impl System {
         truncation: Truncation,
         mut tokens: Vec<(Token, f64, f64)>,
     ) -> Result<Self, GaveUp> {
-        let Truncation { outer, free, whole } = truncation;
+        let Truncation { outer, free, full } = truncation;
         let system = if outer { "outer" } else { "inner" };
         tokens.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         let mut rest: f64 = tokens.iter().map(|token| token.1).sum();
         let power = count as f64;
-        let out = |rest: f64| whole.powf(power) - (whole - rest).max(0.0).powf(power);
+        let out = |rest: f64| full.powf(power) - (full - rest).max(0.0).powf(power);
         let mut needed = 0;
         while needed < tokens.len() && out(rest) > settings.tau {
             rest -= tokens[needed].1;

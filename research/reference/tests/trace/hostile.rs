@@ -137,10 +137,10 @@ fn tensors_that_are_none_are_refused_by_name() {
 /// Small files of very many sequences, and drafts that are larger than the header says.
 #[test]
 fn rejects_unbounded_runs() {
-    let (mut many, metadata) = tensors(&sound());
-    let seeds = many.iter_mut().find(|tensor| tensor.0 == "text.seed").unwrap();
+    let (mut several, metadata) = tensors(&sound());
+    let seeds = several.iter_mut().find(|tensor| tensor.0 == "text.seed").unwrap();
     (seeds.2, seeds.3) = (vec![(1 << 20) + 1], vec![0; 8 * ((1 << 20) + 1)]);
-    let error = read(&file(&many, &metadata), 3).unwrap_err().to_string();
+    let error = read(&file(&several, &metadata), 3).unwrap_err().to_string();
     assert!(
         error.contains("tensor text.seed: expected at most 1048576 sequences, got 1048577"),
         "{error}"

@@ -92,8 +92,8 @@ pub fn bound(models: usize, seed: u64, goes_on: &dyn Fn() -> bool) -> Result<Tab
 
 /// Lemma 4.7 for the path that greedy-block selects of K.
 fn cheap(target: &Model, draft: &Model, depth: usize, paths: usize) -> f64 {
-    let whole = Prefix { text: Vec::new(), p: 1.0, start: 0.0, length: 1.0 };
-    1.0 + depth as f64 * least(target, draft, &whole, (depth, paths))
+    let complete = Prefix { text: Vec::new(), p: 1.0, start: 0.0, length: 1.0 };
+    1.0 + depth as f64 * least(target, draft, &complete, (depth, paths))
 }
 
 /// A prefix, its target probability, and its interval of ranks: it is that of the selected path

@@ -56,8 +56,8 @@ fn each(drafts: &Table) -> Table {
         for column in ["RRS", "RRSw"] {
             let Some(own) = drafts.entry(&row(count), column) else { continue };
             let fewer = drafts.entry(&row(count - 1), column);
-            let less = |(place, sample): (usize, &Sample)| {
-                let before = fewer.map_or(0.0, |fewer| fewer.series[place].tokens[0]);
+            let less = |(position, sample): (usize, &Sample)| {
+                let before = fewer.map_or(0.0, |fewer| fewer.series[position].tokens[0]);
                 Sample { tokens: vec![sample.tokens[0] - before], ..sample.clone() }
             };
             let series = own.series.iter().enumerate().map(less).collect();

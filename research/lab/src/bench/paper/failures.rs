@@ -41,7 +41,7 @@ pub fn measure(lab: &mut Lab, share: f64, as_published: &Settings) -> Result<()>
     let (mut times, mut failures) = (vec![Vec::new(); rows.len()], vec![Vec::new(); rows.len()]);
     // By sequence: positions of one have much in common.
     for text in pairs.chunk_by(|a, b| a.text == b.text) {
-        for (place, (_, target, draft, drafts)) in rows.iter().enumerate() {
+        for (position, (_, target, draft, drafts)) in rows.iter().enumerate() {
             let (mut milliseconds, mut failed) = (0.0, 0.0);
             for pair in text {
                 let (target, draft) = (pair.target(target)?, pair.draft(draft)?);
@@ -59,8 +59,8 @@ pub fn measure(lab: &mut Lab, share: f64, as_published: &Settings) -> Result<()>
                 nodes: 0,
                 tokens: vec![sum / text.len() as f64],
             };
-            times[place].push(sample(milliseconds));
-            failures[place].push(sample(failed));
+            times[position].push(sample(milliseconds));
+            failures[position].push(sample(failed));
         }
         if !lab.tick() || Instant::now() >= end {
             break;

@@ -114,8 +114,8 @@ fn order(source: &Source, index: usize, one: &Entry, other: &Entry) -> Option<Or
 
 fn verdict(source: usize, more: &Entry, less: &Entry, theirs: Option<f64>, ours: Value) -> Order {
     let at = |entry: &Entry| (entry.row.clone(), entry.column.clone());
-    let few = (1..FEWEST).contains(&more.series.len());
-    let verdict = if few { Verdict::Undecided } else { Verdict::from_difference(ours) };
+    let too_few = (1..FEWEST).contains(&more.series.len());
+    let verdict = if too_few { Verdict::Undecided } else { Verdict::from_difference(ours) };
     Order { source, more: at(more), less: at(less), theirs, ours, verdict }
 }
 

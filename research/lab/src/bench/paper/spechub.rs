@@ -130,16 +130,16 @@ fn trees(lab: &mut Lab, temperature: f64) -> Result<()> {
         if !lab.quick && way.drafting != Drafting::Hub {
             shapes.extend([2, 3, 4].map(|depth| (format!("3^{depth}"), levels(3, depth))));
         }
-        for (place, (row, tree)) in shapes.into_iter().enumerate() {
+        for (position, (row, tree)) in shapes.into_iter().enumerate() {
             let mut case = Case::new(row, tree, sampling, &[])?;
             for (column, kind) in way.verifiers {
                 case.verifiers.push(((*column).to_owned(), polydraft_reference::verifier(kind)?));
             }
-            cases.push((place, case));
+            cases.push((position, case));
         }
     }
     // The ways to draw side by side.
-    cases.sort_by_key(|(place, _)| *place);
+    cases.sort_by_key(|(position, _)| *position);
     let cases: Vec<Case> = cases.into_iter().map(|(_, case)| case).collect();
     let title = format!("Tokens per call of trees, T = {temperature}");
     let share = if lab.quick { 0.65 } else { 0.32 };

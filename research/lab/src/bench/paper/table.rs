@@ -254,13 +254,13 @@ impl Table {
                 let Order { more, less, ours, verdict, .. } = order;
                 let decimals = self.decimals;
                 // What both have in common is said once.
-                let (place, more, less) = match more.0 == less.0 {
+                let (position, more, less) = match more.0 == less.0 {
                     true => (&more.0, &more.1, &less.1),
                     false => (&more.1, &more.0, &less.0),
                 };
                 writeln!(
                     out,
-                    "  {}: {place}: {more} over {less} by {}, ours by {:.decimals$}{}",
+                    "  {}: {position}: {more} over {less} by {}, ours by {:.decimals$}{}",
                     verdict.name(),
                     order.by(),
                     ours.value,

@@ -71,9 +71,9 @@ pub fn sources(paper: &str, table: &str) -> Vec<Source> {
 
 fn figures(stored: &Stored) -> Vec<(String, String, f64, Option<f64>)> {
     let mut figures = Vec::new();
-    for (place, (row, values)) in stored.rows.iter().enumerate() {
+    for (position, (row, values)) in stored.rows.iter().enumerate() {
         for (index, (column, value)) in stored.columns.iter().zip(values).enumerate() {
-            let error = stored.errors.get(place).and_then(|errors| *errors.get(index)?);
+            let error = stored.errors.get(position).and_then(|errors| *errors.get(index)?);
             figures.extend(value.map(|value| (row.clone(), column.clone(), value, error)));
         }
     }

@@ -33,7 +33,7 @@ struct Line {
     kind: Option<String>,
     stop: Option<Vec<String>>,
     question: Option<String>,
-    turns: Option<Vec<String>>,
+    rounds: Option<Vec<String>>,
     category: Option<String>,
     #[serde(default)]
     reference: Vec<String>,
@@ -60,9 +60,10 @@ pub fn read(file: Option<&Path>, runs: bool) -> Result<(Vec<Item>, usize)> {
     };
     let (mut items, mut skipped) = (Vec::new(), 0);
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let place = || format!("{name}, line {}", number + 1);
-        let line: Line = serde_json::from_str(line).map_err(|e| anyhow!("{}: {}", place(), e))?;
-        match item(number, line, runs).with_context(place)? {
+        let location = || format!("{name}, line {}", number + 1);
+        let line: Line =
+            serde_json::from_str(line).map_err(|e| anyhow!("{}: {}", location(), e))?;
+        match item(number, line, runs).with_context(location)? {
             Some(item) => items.push(item),
             None => skipped += 1,
         }
@@ -93,8 +94,8 @@ fn item(number: usize, line: Line, runs: bool) -> Result<Option<Item>> {
             let check = Check::last_number(number)?;
             item(line.kind.or(line.category), question, check, Vec::new(), LONG)
         }
-        Line { turns: Some(turns), reference, category, .. } => {
-            let prompt = turns.into_iter().next().context("expected at least one turn")?;
+        Line { rounds: Some(rounds), reference, category, .. } => {
+            let prompt = rounds.into_iter().next().context("expected at least one turn")?;
             match reference.first().map(|reference| Check::last_number(reference)) {
                 Some(Ok(check)) => item(category, prompt, check, Vec::new(), LONG),
                 _ => Ok(None),

@@ -77,19 +77,19 @@ impl Report {
             }
         });
         let (mut scores, mut by_kind) = (Vec::new(), Vec::new());
-        for (place, (temperature, outputs)) in measured.iter().enumerate() {
+        for (position, (temperature, outputs)) in measured.iter().enumerate() {
             let greedy = *temperature == 0.0;
             let samples = if greedy { 1 } else { args.samples };
             let part = |right: u32| f64::from(right) / f64::from(samples);
             let mean = |kind: Option<&str>, way: usize| {
                 let own =
                     tried.iter().filter(|tried| kind.is_none_or(|kind| tried.item.kind == kind));
-                let parts: Vec<f64> = own.map(|tried| part(tried.right[place][way])).collect();
+                let parts: Vec<f64> = own.map(|tried| part(tried.right[position][way])).collect();
                 parts.iter().sum::<f64>() / parts.len() as f64
             };
             let differences: Vec<f64> = tried
                 .iter()
-                .map(|tried| part(tried.right[place][1]) - part(tried.right[place][0]))
+                .map(|tried| part(tried.right[position][1]) - part(tried.right[position][0]))
                 .collect();
             let (plain, speculative) = (mean(None, 0), mean(None, 1));
             scores.push(Score {
