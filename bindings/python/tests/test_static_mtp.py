@@ -116,5 +116,5 @@ def test_it_is_read_from_the_models_own_files(tmp_path, monkeypatch):
     assert unnamed(model) == ("mtp", "device") and statistics["draft"] == "mtp"
     # Where the layer cannot be used, n-grams draft.
     assert unnamed(model, repetition_penalty=1.3) == ("ngram", "host") == unnamed(model, loop="host")
-    with pytest.warns(UserWarning, match="own layer cannot be read, n-grams draft"):
+    with pytest.warns(UserWarning, match="cannot read the model's own MTP layer, drafting with n-grams"):
         assert unnamed(model_and_layer("DeepseekV3")[0]) == ("ngram", "host")

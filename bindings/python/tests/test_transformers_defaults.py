@@ -128,7 +128,7 @@ def test_the_verifier_none_is_plain_decoding(pair, none):
     ):  # fmt: skip
         with pytest.raises(ValueError, match=f"{next(iter(option))}= has no meaning with verifier={written}"):
             generate(model, verifier=none, max_new_tokens=5, **option)
-    with pytest.raises(ValueError, match="plain decoding is the host's"):
+    with pytest.raises(ValueError, match="plain decoding runs on the host"):
         generate(model, verifier=none, loop="device", max_new_tokens=5)
 
 
@@ -165,7 +165,7 @@ def test_ngrams_draft_where_no_draft_is_named(pair):
         assert text == (with_penalty if "repetition_penalty" in options else plain)
         assert report["draft"] == "ngram" and report["loop"] == "host"
     assert report["accepted"] > 0
-    with pytest.raises(ValueError, match="n-grams draft on the host"):
+    with pytest.raises(ValueError, match="n-gram drafts run on the host"):
         generate(model, loop="device", **settings)
 
 

@@ -9,7 +9,7 @@ transformers = pytest.importorskip("transformers")
 
 import polydraft.transformers as inside  # noqa: E402
 import tiny  # noqa: E402
-from polydraft.transformers.caller import kept_by_caller  # noqa: E402
+from polydraft.transformers.caller import caller_argument  # noqa: E402
 from polydraft.transformers.generate import MADE_HERE  # noqa: E402
 
 
@@ -20,8 +20,8 @@ def test_what_generate_hands_over():
     def probe(model, input_ids, logits_processor=None, stopping_criteria=None, generation_config=None,
               assistant_model=None, streamer=None, mine=None, **rest):  # fmt: skip
         seen.update(mine=mine, assistant_model=assistant_model, streamer=streamer, rest=sorted(rest))
-        seen["found"] = kept_by_caller("assistant_model", probe), kept_by_caller("streamer", probe)
-        seen["nothing"] = kept_by_caller("assistant_model", inside.generate)
+        seen["found"] = caller_argument("assistant_model", probe), caller_argument("streamer", probe)
+        seen["nothing"] = caller_argument("assistant_model", inside.generate)
         return input_ids
 
     class Streamer:

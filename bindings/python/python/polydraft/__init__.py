@@ -1,11 +1,11 @@
-"""Lossless multi-draft speculative decoding: exact verification of several drafts, from numpy arrays or inside engines.
+"""Lossless multi-draft speculative decoding: exact verification of several drafts, on numpy arrays or inside engines.
 
 >>> import polydraft
 >>> coupling = polydraft.couple("priority", [0.5, 0.3, 0.2], [0.2, 0.3, 0.5], drafts=2)
 >>> round(coupling.acceptance().probability, 12)
 0.86
 
-Names that users type are in `RULES`, `DRAFTINGS` and `VERIFIERS`; an example of every form of tree is in `TREES`.
+`RULES`, `DRAFTINGS` and `VERIFIERS` list the accepted names; `TREES` has an example of every form of tree.
 """
 
 from . import errors

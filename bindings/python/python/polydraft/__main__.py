@@ -13,7 +13,7 @@ def main() -> None:
     demo = Path(__file__).parent / "demo"
     if demo.is_dir():
         os.environ.setdefault("POLYDRAFT_DEMO", str(demo))
-    # Ctrl-C is the program's, not Python's.
+    # The program handles Ctrl-C, not Python.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         from ._native import _run_program

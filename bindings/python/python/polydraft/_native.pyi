@@ -1,4 +1,4 @@
-"""The native part of polydraft. Shapes are in the docstrings at run time (`help(polydraft.Draft)`)."""
+"""Native part of polydraft. Docstrings at run time give the shapes (`help(polydraft.Draft)`)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from os import PathLike
@@ -12,14 +12,14 @@ class _DLPack(Protocol):
     def __dlpack__(self) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
-# float32 or float64, in the CPU's memory.
+# float32 or float64, in CPU memory.
 _Numbers: TypeAlias = NDArray[np.float32] | NDArray[np.float64] | _DLPack | list[float] | list[Any] | tuple[Any, ...]
 _Integers: TypeAlias = NDArray[np.integer[Any]] | _DLPack | list[int] | tuple[int, ...]
 _Distribution: TypeAlias = Distribution | _Numbers
 _Distributions: TypeAlias = list[Distribution] | _Numbers
 _Rng: TypeAlias = Rng | int | None
 _Settings: TypeAlias = dict[str, Any]
-# Numbers, or a file of them.
+# Acceptance rates, or a file with them.
 _Acceptance: TypeAlias = Sequence[float] | str | PathLike[str]
 _DraftArgument: TypeAlias = str | PathLike[str] | TableModel
 
@@ -363,7 +363,7 @@ def certify(
     plant_fault: bool = False,
 ) -> Certificate: ...
 
-# Where the wheel was built with models.
+# Only in wheels built with models.
 def use_threads(threads: int) -> None: ...
 
 class Trace:

@@ -1,4 +1,4 @@
-"""Audits of servers: the program's command `polydraft audit`, as a function."""
+"""Audits of servers: the command `polydraft audit` as a function."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def audit(
 ) -> dict[str, Any]:
     """Tests over HTTP whether the speculative decoding of a server is lossless.
 
-    The arguments are the options of `polydraft audit`, whose help says what they mean; those that are None have its
-    defaults. Progress goes to standard error, if that is a terminal.
+    The arguments are the options of `polydraft audit` (see its help); None means the command's default. Progress goes to
+    standard error if it is a terminal.
 
-    Returns the report: `verdict` ("passed", "fault" or "not-enough-data"), `findings`, a dictionary for every check with
-    `check`, `verdict`, `p_value`, `would_find`, `seen`, `summary` and `evidence`, and what is known of the server.
+    Returns the report: `verdict` ("passed", "fault" or "not-enough-data"), `findings`, with a dictionary for every check of
+    `check`, `verdict`, `p_value`, `would_find`, `seen`, `summary` and `evidence`, and the server's properties.
 
-    Raises InvalidInput for options that cannot be, Error if the server cannot be audited.
+    Raises InvalidInput for invalid options, Error if the server cannot be audited.
     """
     options = {
         "model": model,

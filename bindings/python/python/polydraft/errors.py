@@ -1,4 +1,4 @@
-"""What polydraft raises. Messages are the library's: the operation, what it expected, what it got."""
+"""Exceptions of polydraft. Messages are the library's: the operation, the expected value, the actual value."""
 
 __all__ = [
     "Error",
@@ -12,28 +12,28 @@ __all__ = [
 
 
 class Error(Exception):
-    """Everything that polydraft raises."""
+    """Base class of all polydraft exceptions."""
 
 
 class InvalidInput(Error, ValueError):
-    """Numbers that make no distribution, arrays of the wrong shape or kind, settings out of range, unknown names."""
+    """Invalid distributions, arrays of the wrong shape or dtype, settings out of range, unknown names."""
 
 
 class Unsupported(Error, ValueError):
-    """A combination that an algorithm is not exact for, such as a verifier of one path and a tree of several."""
+    """A combination for which an algorithm is not exact, such as a single-path verifier with a tree of several paths."""
 
 
 class TooLarge(Error, ValueError):
-    """A problem that would take too long, or too much memory."""
+    """A problem that needs too much time or memory."""
 
 
 class SolverError(Error, ArithmeticError):
-    """A numerical solver gave up."""
+    """A numerical solver failed to converge."""
 
 
 class ModelError(Error, RuntimeError):
-    """A model that could not be loaded, or failed to compute."""
+    """A model that could not be loaded or whose computation failed."""
 
 
 class InternalError(Error, RuntimeError):
-    """A bug in polydraft: where a Rust program would panic."""
+    """A bug in polydraft: a panic of the Rust code."""

@@ -1,4 +1,4 @@
-"""Paths in torch tensors, decided where the tensors are: on their device, or by the Rust core on a CPU."""
+"""Verification of paths in torch tensors: on the tensors' device, or by the Rust core on a CPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["are_paths", "verify_paths"]
 
 
 def are_paths(draft: Any) -> bool:
-    """Whether it is a pair of tokens and logits in torch tensors."""
+    """Whether `draft` is a pair of torch tensors, tokens and logits."""
     return isinstance(draft, tuple) and len(draft) == 2 and all(hasattr(part, "is_floating_point") for part in draft)
 
 
@@ -28,11 +28,11 @@ def verify_paths(
     sampling: Sampling | None,
     draft_sampling: Sampling | None,
 ) -> Verified:
-    """As `polydraft.verify` says of a pair of tensors."""
+    """Implements `polydraft.verify` for a pair of tensors."""
     tokens, logits = draft
     if target.device != tokens.device or logits.device != tokens.device:
         got = f"{tokens.device}, {logits.device} and {target.device}"
-        raise TypeError(f"verify: expected tokens and the logits of draft and target on one device, got {got}")
+        raise TypeError(f"verify: expected tokens, draft logits and target logits on one device, got {got}")
     decide = _by_rust if tokens.device.type == "cpu" else _on_device
     return decide(tokens, logits, target, rng, verifier, sampling, draft_sampling)
 
@@ -54,7 +54,7 @@ def _on_device(
     name = verifier.name if isinstance(verifier, Verifier) else verifier
     if not isinstance(name, str) or name not in gpu.METHODS:
         known = ", ".join(gpu.METHODS)
-        raise ValueError(f"verify: expected for tensors on a device one of the verifiers {known}, got {name!r}")
+        raise ValueError(f"verify: tensors on a device: expected one of the verifiers {known}, got {name!r}")
     if isinstance(rng, torch.Tensor):
         uniforms = rng
     else:
@@ -63,13 +63,14 @@ def _on_device(
             generator = torch.Generator(tokens.device).manual_seed(rng % 2**63)
         elif rng is not None and generator is None:
             raise TypeError(
-                f"verify: expected for tensors on a device a seed, a torch.Generator or uniforms, got {type(rng).__name__}"
+                f"verify: tensors on a device: expected a seed, a torch.Generator or uniforms, got {type(rng).__name__}"
             )
         _check(tokens)
         shape = (tokens.shape[0], gpu.uniforms_needed(name, *tokens.shape[1:]))
         uniforms = torch.rand(shape, dtype=wide(tokens.device), device=tokens.device, generator=generator)
-    own = _sampling(sampling)
-    return gpu.verify(name, tokens, logits, target, uniforms, sampling=own, draft_sampling=_sampling(draft_sampling) or own)
+    target_sampling = _sampling(sampling)
+    drafted = _sampling(draft_sampling) or target_sampling
+    return gpu.verify(name, tokens, logits, target, uniforms, sampling=target_sampling, draft_sampling=drafted)
 
 
 def _sampling(sampling: Sampling | None) -> Any:
@@ -105,41 +106,41 @@ def _by_rust(
         if tuple(rows.shape[:-1]) != shape:
             want, got = (", ".join(map(str, sizes)) for sizes in (shape, rows.shape[:-1]))
             raise ValueError(f"verify: {name} must be [{want}, V], got [{got}, V]")
-    all_tokens, drawn_from, wanted = tokens.numpy(), _numbers(logits), _numbers(target)
+    all_tokens, draft_rows, target_rows = tokens.numpy(), _float_array(logits), _float_array(target)
     drafts, rows_of = [], []
     for row in range(batch):
-        draft = Draft.from_paths(all_tokens[row], drawn_from[row], sampling=draft_sampling or sampling)
-        # A node's row is that of the first path that comes there.
-        places = [0]
+        draft = Draft.from_paths(all_tokens[row], draft_rows[row], sampling=draft_sampling or sampling)
+        # A node's row is that of the first path through it.
+        indices = [0]
         for node in range(1, len(draft)):
-            drafted = [int(draft.tokens[own]) for own in draft.path(node)]
+            drafted = [int(draft.tokens[step]) for step in draft.path(node)]
             first = next(k for k in range(paths) if all_tokens[row, k, : len(drafted)].tolist() == drafted)
-            places.append(first * length + len(drafted))
+            indices.append(first * length + len(drafted))
         drafts.append(draft)
-        rows_of.append(wanted[row, places])
-    working = verifier if isinstance(verifier, Verifier) else Verifier(verifier)
-    outcomes = working.verify_batch(drafts, rows_of, _rngs(rng, batch), sampling)
+        rows_of.append(target_rows[row, indices])
+    resolved = verifier if isinstance(verifier, Verifier) else Verifier(verifier)
+    outcomes = resolved.verify_batch(drafts, rows_of, _rngs(rng, batch), sampling)
 
-    made = torch.full((batch, length + 1), -1, dtype=torch.int64)
+    output = torch.full((batch, length + 1), -1, dtype=torch.int64)
     path, count = torch.zeros(batch, dtype=torch.int32), torch.zeros(batch, dtype=torch.int32)
     for row, outcome in enumerate(outcomes):
         emitted = list(outcome.tokens)
         accepted = emitted[:-1]
-        made[row, : len(emitted)] = torch.tensor(emitted)
+        output[row, : len(emitted)] = torch.tensor(emitted)
         count[row] = len(accepted)
         path[row] = next(k for k in range(paths) if all_tokens[row, k, : len(accepted)].tolist() == accepted)
-    following = made.gather(1, count[:, None].long())[:, 0]
-    return Verified(path, count, following, made, torch.zeros(batch, dtype=torch.int32))
+    following = output.gather(1, count[:, None].long())[:, 0]
+    return Verified(path, count, following, output, torch.zeros(batch, dtype=torch.int32))
 
 
-def _numbers(rows: torch.Tensor) -> Any:
+def _float_array(rows: torch.Tensor) -> Any:
     import torch
 
     return (rows if rows.dtype in (torch.float32, torch.float64) else rows.float()).numpy()
 
 
 def _rngs(rng: Any, batch: int) -> Sequence[Rng | int]:
-    """One for each sequence."""
+    """Returns a generator or seed for each sequence."""
     import secrets
 
     import numpy as np
@@ -154,4 +155,4 @@ def _rngs(rng: Any, batch: int) -> Sequence[Rng | int]:
     if isinstance(rng, (list, tuple)) and len(rng) == batch:
         return rng
     got = type(rng).__name__
-    raise TypeError(f"verify: expected a seed, a torch.Generator or a list of {batch} rngs for tensors on a CPU, got {got}")
+    raise TypeError(f"verify: tensors on a CPU: expected a seed, a torch.Generator or a list of {batch} rngs, got {got}")

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 
-def _told(report: dict[str, Any]) -> str:
+def _summary(report: dict[str, Any]) -> str:
     lines = [f"{report['model']} on {report['url']}: {report['verdict']}"]
     for finding in report["findings"]:
         if finding["verdict"] in ("fault", "not-enough-data"):
-            lines.append(f"  {finding['check']}: {finding['verdict']}: {finding['printed']}")
+            lines.append(f"  {finding['check']}: {finding['verdict']}: {finding['summary']}")
             lines += [f"    # {shown['what']}\n    {shown['curl']}" for shown in finding["evidence"]]
     return "\n".join(lines)
 
@@ -20,7 +20,7 @@ def _told(report: dict[str, Any]) -> str:
 def polydraft_audit():
     """Audits a server, with the options of `polydraft.audit`, and returns the report.
 
-    The test fails if the server is not lossless; without enough data to say it is skipped.
+    The test fails if the server is not lossless, and is skipped if there is not enough data to decide.
     """
 
     def run(url: str, **options: Any) -> dict[str, Any]:
@@ -28,9 +28,9 @@ def polydraft_audit():
 
         report = audit(url, **options)
         if report["verdict"] == "fault":
-            pytest.fail(_told(report), pytrace=False)
+            pytest.fail(_summary(report), pytrace=False)
         if report["verdict"] != "passed":
-            pytest.skip(_told(report))
+            pytest.skip(_summary(report))
         return report
 
     return run

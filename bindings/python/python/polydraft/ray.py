@@ -1,4 +1,4 @@
-"""Replay on a cluster: Ray distributes the shards, polydraft replays each. `pip install polydraft[ray]`."""
+"""Replay on a Ray cluster: one task for each shard of a trace. Needs `pip install polydraft[ray]`."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from typing import Any
 from . import _native
 from ._native import Trace
 from .errors import InvalidInput
-from .traces import Replayed, names, together
+from .traces import Replayed, merge, names
 
 __all__ = ["replay"]
 
@@ -19,11 +19,11 @@ def replay(
     tree: str | None = None,
     **options: Any,
 ) -> Replayed:
-    """`polydraft.replay` as a Ray Data job over the shards of a trace, which all workers must be able to read under this name.
+    """Runs `polydraft.replay` as a Ray Data job over the shards of a trace. All workers must be able to read `directory`.
 
-    A shard is one task on one CPU core. Ray runs a task again whose worker died, and what a shard gives does not depend on who
-    reads it, or when: the sums are those of a single machine, to the last bit. `options` are those of
-    `ray.data.Dataset.map`, such as `concurrency` and `memory`.
+    A shard is one task on one CPU core. Ray restarts the task of a worker that died, and a shard's result does not depend on
+    the worker: sums equal those of a single machine to the last bit. `options` are passed to `ray.data.Dataset.map`, such as
+    `concurrency` and `memory`.
     """
     import ray
 
@@ -32,21 +32,21 @@ def replay(
     if not files:
         raise InvalidInput(f"{os.fspath(directory)}: expected a trace with prompts, got none")
     kinds = names(verifiers)
-    # What is wrong is said here, not by a worker.
+    # Reports invalid arguments here rather than from a worker.
     _native._replay(files[:1], kinds, tree)
     tasks = [{"number": number, "file": file} for number, file in enumerate(files)]
     dataset = ray.data.from_items(tasks, override_num_blocks=len(tasks))
-    found = dataset.map(one, fn_kwargs={"verifiers": kinds, "tree": tree}, **options).take_all()
-    return together(read(row["found"]) for row in sorted(found, key=lambda row: row["number"]))
+    found = dataset.map(replay_shard, fn_kwargs={"verifiers": kinds, "tree": tree}, **options).take_all()
+    return merge(decoded(row["found"]) for row in sorted(found, key=lambda row: row["number"]))
 
 
-def one(row: dict[str, Any], verifiers: list[str], tree: str | None) -> dict[str, Any]:
-    """What a worker does: one shard."""
-    # As text: floats come back as they were, and no column has to guess what is in it.
+def replay_shard(row: dict[str, Any], verifiers: list[str], tree: str | None) -> dict[str, Any]:
+    """Replays one shard; runs in a worker."""
+    # As JSON: floats survive unchanged, and no column type has to be inferred.
     return {"number": row["number"], "found": json.dumps(_native._replay([row["file"]], verifiers, tree))}
 
 
-def read(text: str) -> Any:
-    """What `one` wrote; JSON knows no tuples."""
-    tree, kinds, samples = json.loads(text)
+def decoded(result: str) -> Any:
+    """Decodes the result of `replay_shard`; JSON has no tuples."""
+    tree, kinds, samples = json.loads(result)
     return tree, kinds, [[sample and tuple(sample) for sample in sequences] for sequences in samples]

@@ -1,4 +1,4 @@
-"""Verifiers replayed on recorded distributions: sums that do not depend on where, or in what order, the parts were made."""
+"""Replay of verifiers on recorded distributions. Sums do not depend on how the trace was split or in what order it was read."""
 
 import os
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from .errors import InvalidInput
 
 __all__ = ["COMPARED", "Replayed", "Row", "replay"]
 
-# Those that `polydraft-lab replay` compares where none is named.
+# The verifiers that `polydraft-lab replay` compares by default.
 COMPARED = [
     "nested-priority",
     "priority-block",
@@ -23,17 +23,17 @@ COMPARED = [
     "token",
 ]
 
-# By prompt and sequence: positions, drafts, nodes, tokens of each verifier.
+# For each prompt and sequence: positions, drafts, nodes, and the tokens of each verifier.
 _Samples: TypeAlias = list[list[tuple[int, int, int, list[float]] | None]]
-# The tree, the verifiers that are exact for it, what they found.
+# The tree, the verifiers that are exact for it, and their results.
 _Found: TypeAlias = tuple[str, list[str], _Samples]
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one verifier emits: expected tokens per target pass, with standard errors over sequences.
+    """Results of one verifier: expected tokens per target pass, with standard errors over sequences.
 
-    `difference` is to the first verifier, on the same drafts. `sum` is over sequences, each counted as its mean.
+    `difference` is to the first verifier, on the same drafts. `sum` adds the means of all sequences.
     """
 
     tokens: float
@@ -45,7 +45,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Replayed:
-    """Verifiers compared on the same drafts of a `tree`; `verifiers` has a row for each that is exact for it."""
+    """Comparison of verifiers on the same drafts of a `tree`; `verifiers` has a row for each that is exact for it."""
 
     tree: str
     sequences: int
@@ -60,27 +60,27 @@ def replay(
     verifiers: Iterable[str] | None = None,
     tree: str | None = None,
 ) -> Replayed:
-    """Compares verifiers on a trace that `polydraft-lab trace` recorded, or on some of its files, in this order; on all threads.
+    """Compares verifiers on a trace recorded by `polydraft-lab trace`, or on some of its files in the given order, on all threads.
 
-    Several are looked at as one: they must have been recorded alike, and none may be there twice.
+    Several paths count as one trace: they must have been recorded with the same settings, and no file may appear twice.
 
-    `tree` is the recorded one or part of it (of K paths any fewer and shorter). The numbers are those of `polydraft-lab replay`.
+    `tree` is the recorded tree or part of it (fewer or shorter paths). Results are the same as those of `polydraft-lab replay`.
     """
     paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-    return together([_native._replay(paths, names(verifiers), tree)])
+    return merge([_native._replay(paths, names(verifiers), tree)])
 
 
 def names(verifiers: Iterable[str] | None) -> list[str]:
-    """The verifiers that are meant."""
+    """Returns the verifiers' names, by default `COMPARED`."""
     if isinstance(verifiers, str):
         raise InvalidInput(f"verifiers: expected a list of names, got {verifiers!r}")
     return COMPARED if verifiers is None else list(verifiers)
 
 
-def together(parts: Iterable[_Found]) -> Replayed:
-    """Parts of one trace, in the order of its prompts, as one."""
+def merge(parts: Iterable[_Found]) -> Replayed:
+    """Merges the results for parts of a trace, given in the order of its prompts."""
     parts = list(parts)
     tree, kinds, _ = parts[0]
-    found = _native._summary([sequences for _, _, samples in parts for token_lists in samples])
+    found = _native._summary([sequences for _, _, samples in parts for sequences in samples])
     rows = {kind: Row(*row) for kind, row in zip(kinds, found.pop("rows"))}
     return Replayed(tree=tree, verifiers=rows, **found)

@@ -73,29 +73,29 @@ def verify(
     sampling: Sampling | None = None,
     draft_sampling: Sampling | None = None,
 ) -> Any:
-    """Decides what to emit: a path of the draft and one more token, with exactly the target's distribution.
+    """Decides which tokens to emit: part of a path of the draft and one more token, exactly with the target's distribution.
 
     Args:
-        draft: a `Draft`; or a list of them, for a batch. Or, for B sequences of K i.i.d. paths of L tokens each, a pair of
+        draft: a `Draft`, or a list of them for a batch. Or, for B sequences of K i.i.d. paths of L tokens each, a pair of
             torch tensors: tokens `[B, K, L]`, and the logits that they were drawn from, `[B, K, L, V]`.
-        target: the target's logits at the draft's nodes, the root first: float32 or float64, `[nodes, vocabulary]`. They are
-            made into distributions only where the verifier looks. Or a list of `Distribution`. For a batch a list of such, or one
+        target: the target's logits at the draft's nodes, the root first: float32 or float64, `[nodes, vocabulary]`. Only the
+            rows that the verifier reads are normalized. Or a list of `Distribution`. For a batch a list of either, or one
             array `[batch, nodes, vocabulary]` with at least as many rows as each draft has nodes. For a pair of tensors a
             tensor `[B, 1 + K·L, V]`: after no token, then after path 0's first token, its first two, and so on, path by path.
-        rng: an `Rng`, or a seed; none for one that nobody has seen before. For a batch a list: each sequence has its own,
-            so that what it gets does not depend on the others. For a pair of tensors a seed or a `torch.Generator` for all; on
-            a GPU also the uniforms themselves, `[B, polydraft.gpu.uniforms_needed(..)]`, for CUDA graphs.
+        rng: an `Rng` or a seed; None for a random seed. For a batch a list, one for each sequence, so that its output does not
+            depend on the others. For a pair of tensors a seed or a `torch.Generator` for all; on a GPU also the uniforms
+            themselves, `[B, polydraft.gpu.uniforms_needed(..)]`, for CUDA graphs.
         verifier: a `Verifier`, or one of `polydraft.VERIFIERS`; on a GPU one of `polydraft.gpu.METHODS`.
         sampling: temperature and filters, applied to the logits.
-        draft_sampling: for a pair of tensors, those that the draft was drawn with. Default: as `sampling`.
+        draft_sampling: for a pair of tensors, the sampling settings that the draft was drawn with. Default: `sampling`.
 
     Returns:
         An `Outcome`, or a list of them; for a pair of tensors a `polydraft.gpu.Verified`, on their device. Tensors on a GPU are
-        decided there, without waiting for it; on a CPU by the Rust core.
+        verified there, without synchronizing with the host; tensors on a CPU by the Rust core.
 
     Raises:
-        errors.Unsupported: a verifier that is not exact for such a draft.
-        errors.InvalidInput: logits that make no distribution, or of another shape; on a GPU `Verified.status` says the former.
+        errors.Unsupported: a verifier that is not exact for this kind of draft.
+        errors.InvalidInput: logits that define no distribution (on a GPU `Verified.status` reports it), or of another shape.
 
     >>> import numpy as np
     >>> logits = np.log(np.array([[0.5, 0.3, 0.2]], dtype=np.float32))
@@ -107,21 +107,21 @@ def verify(
     if are_paths(draft):
         return verify_paths(draft, target, rng, verifier, sampling, draft_sampling)
     if draft_sampling is not None:
-        raise TypeError("verify: draft_sampling is for a pair of tensors: a Draft knows what it was drawn with")
+        raise TypeError("verify: draft_sampling is for a pair of tensors: a Draft has its own sampling")
     if getattr(getattr(target, "device", None), "type", "cpu") != "cpu":
         raise TypeError(
-            f"verify: expected the target's logits in the CPU's memory beside a Draft, got them on {target.device}; for tensors "
-            "there give a pair in place of the Draft: (tokens [B, K, L], logits [B, K, L, V])"
+            f"verify: with a Draft, expected the target's logits in CPU memory, got them on {target.device}; for tensors on a "
+            "device give a pair in place of the Draft: (tokens [B, K, L], logits [B, K, L, V])"
         )
-    working = _verifier(verifier)
+    resolved = _verifier(verifier)
     if isinstance(draft, Draft):
-        return working.verify(draft, target, rng, sampling)
+        return resolved.verify(draft, target, rng, sampling)
     drafts = list(draft)
     rngs = [None] * len(drafts) if rng is None else rng
     if isinstance(rngs, (int, Rng)):
         raise TypeError(f"verify: expected a list of {len(drafts)} rngs for a batch, got one")
-    fresh = [_unseen() if one is None else one for one in rngs]
-    return working.verify_batch(drafts, target, fresh, sampling)
+    fresh = [_random_seed() if one is None else one for one in rngs]
+    return resolved.verify_batch(drafts, target, fresh, sampling)
 
 
 def verify_arrays(
@@ -138,10 +138,10 @@ def verify_arrays(
     sampling: Sampling | None = None,
     draft_sampling: Sampling | None = None,
 ) -> Outcome:
-    """One step from arrays alone: `Draft.given`, which says what they are, and `verify`.
+    """Verifies one step given as arrays: `Draft.given`, which describes them, then `verify`.
 
-    `draft` and `target` are logits by node, `[nodes, vocabulary]`; `sampling` is the target's, `draft_sampling` that with which
-    the tokens were drawn (default: the same).
+    `draft` and `target` are logits by node, `[nodes, vocabulary]`; `sampling` applies to the target, `draft_sampling` is the
+    one that the tokens were drawn with (default: `sampling`).
 
     >>> import numpy as np
     >>> logits = np.zeros((3, 4), dtype=np.float32)
@@ -154,10 +154,10 @@ def verify_arrays(
 
 
 def enumerate_decisions(experiment: Callable[[Rng], Result]) -> list[tuple[float, Result]]:
-    """Runs an experiment once for every series of random decisions that it asks its rng for.
+    """Runs an experiment once for every sequence of random decisions that it can draw from its rng.
 
-    Gives each run's exact probability and result; the probabilities sum to 1. The experiment must depend on nothing that
-    changes between runs but the decisions.
+    Returns each run's exact probability and result; the probabilities sum to 1. Between runs, nothing but these decisions may
+    change the result.
 
     >>> heads = enumerate_decisions(lambda rng: sum(rng.coin(0.5) for _ in range(3)))
     >>> sum(probability for probability, count in heads if count == 3)
@@ -167,13 +167,13 @@ def enumerate_decisions(experiment: Callable[[Rng], Result]) -> list[tuple[float
     runs = []
     while True:
         result = experiment(rng)
-        # One that goes through all decisions always has one.
+        # An `Rng.every` always has a probability.
         runs.append((rng.probability or 0.0, result))
         if not rng.advance():
             return runs
 
 
-def _unseen() -> int:
+def _random_seed() -> int:
     import secrets
 
     return secrets.randbits(64)

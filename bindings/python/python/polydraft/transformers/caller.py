@@ -1,8 +1,8 @@
-"""Arguments that `model.generate` keeps for itself.
+"""Arguments that `model.generate` does not pass on.
 
-transformers up to 5.24, at least, hands a function given as `custom_generate` only those keyword arguments that `generate` does
-not name in its own signature: `assistant_model` and `streamer`, which it names, do not arrive. They are read where they are, in
-the frame of that call. When a version hands them over, they arrive as arguments, and nobody looks here.
+transformers (up to 5.24, at least) passes a `custom_generate` function only the keyword arguments that `generate` does not name
+in its own signature, so `assistant_model` and `streamer` never arrive. They are read from the frame of that call instead. If a
+later version passes them, they arrive as arguments and this module is not used.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-# Between a function and who called it may be decorators, of torch for one.
+# Maximum number of frames searched: decorators (such as torch's) may lie between a function and its caller.
 _FRAMES = 8
 
 
-def kept_by_caller(name: str, function: Any) -> Any:
-    """The argument of that name of the `generate` that was called with `custom_generate=function`; none if there is none."""
+def caller_argument(name: str, function: Any) -> Any:
+    """Returns the argument `name` of the `generate` call with `custom_generate=function`, or None if there is no such call."""
     frame = inspect.currentframe()
     try:
         for _ in range(_FRAMES):

@@ -1,9 +1,9 @@
-"""What steps cost here, measured: what the adaptive tree goes by.
+"""Measurement of step costs on this machine, for the adaptive tree.
 
-Method: that of the engine (`crates/polydraft-engine/src/costs.rs`). Whole steps are timed, plain ones and with chains of 1, 3, 7
-and 11 tokens; of each kind the least of two rounds, of the draft's seconds and of all others. Chains say what a pass of the draft
-takes, and what the first one of a step takes beyond that; what became of them is what to expect of the draft.
-Deviations: after one context alone, that of the first sequence.
+Method: that of the engine (`crates/polydraft-engine/src/costs.rs`). Complete steps are timed, plain and with chains of 1, 3, 7
+and 11 tokens, separately for the draft and everything else; of two rounds the minimum counts. The chains give the time of one
+draft pass, the extra time of a step's first pass, and the draft's rejection rate.
+Deviations: measured after one context only, that of the first sequence.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-# Tokens of the chains; 0 is a plain step.
+# Chain lengths in tokens; 0 is a plain step.
 CHAINS = (0, 1, 3, 7, 11)
-# Steps of a kind that count in a round, after one that does not; that one alone where it takes so many seconds.
+# Timed steps of a kind in a round, after one warm-up step; from `_LONG` seconds on the warm-up step itself counts.
 _STEPS, _LONG = 2, 0.1
-# Rounds, and the seconds that one may take for there to be another.
+# Maximum number of rounds, and the seconds that one may take for another to follow.
 _ROUNDS, _TIME = 2, 1.5
 
 
 class Measurement:
-    """A measurement at work."""
+    """State of a running measurement."""
 
     def __init__(self) -> None:
         self.rounds, self.began = 0, time.perf_counter()
@@ -29,7 +29,7 @@ class Measurement:
         self.verified, self.rejected = 1.0, 0.5
 
     def goes_on(self) -> bool:
-        """Whether there is another round, which begins."""
+        """Starts the next round and returns True, or returns False when the measurement is complete."""
         spent = time.perf_counter() - self.began
         if self.rounds == _ROUNDS or (self.rounds > 0 and spent > _TIME * self.rounds):
             return False
@@ -37,21 +37,21 @@ class Measurement:
         return True
 
     def note(self, kind: int, step: Callable[[], tuple[float, float, int]]) -> None:
-        """Takes steps of a kind: each gives the draft's seconds, all others, and the accepted tokens."""
+        """Runs steps of a kind; each returns the draft's seconds, all other seconds, and the number of accepted tokens."""
         steps = [step()]
         if sum(steps[0][:2]) < _LONG:
             steps = [step() for _ in range(_STEPS)]
         for part in (0, 1):
             self.least[kind][part] = min(self.least[kind][part], sum(step[part] for step in steps) / len(steps))
         if CHAINS[kind] > 0:
-            wrong = sum(accepted < CHAINS[kind] for *_, accepted in steps)
-            self.verified += sum(accepted for *_, accepted in steps) + wrong
-            self.rejected += wrong
+            rejected = sum(accepted < CHAINS[kind] for *_, accepted in steps)
+            self.verified += sum(accepted for *_, accepted in steps) + rejected
+            self.rejected += rejected
 
     def costs(self) -> dict[str, Any]:
-        """The costs, as `tree={"tree": "auto", "costs": ..}` takes them."""
+        """Returns the costs in the form that `tree={"tree": "auto", "costs": ..}` takes."""
         rest = [others for _, others in self.least]
-        # What disturbs a step makes it longer, and more tokens take no less.
+        # Disturbances only lengthen a step, and a longer chain cannot take less time than a shorter one.
         for kind in reversed(range(1, len(rest))):
             rest[kind - 1] = min(rest[kind - 1], rest[kind])
         first, most = self.least[1][0], self.least[-1][0]

@@ -1,4 +1,4 @@
-"""From a model's logits to those of its distribution: the logits processors of `generate`, at every node of a tree."""
+"""Applies the logits processors of `generate` at every node of a tree."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .._native import Draft
 
 
 def fitted(logits: torch.Tensor, vocabulary: int) -> torch.Tensor:
-    """A draft's logits over the target's tokens: `[rows, vocabulary]`.
+    """Cuts or pads a draft's logits to the target's vocabulary: `[rows, vocabulary]`.
 
-    Models of one tokenizer may have more rows than it has tokens, each its own number. What the target has no row for cannot be
-    drafted, and what the draft has none for it does not draft.
+    Models with the same tokenizer may pad their vocabularies to different sizes. Tokens that the target lacks are dropped, and
+    tokens that the draft lacks get -inf.
     """
     missing = vocabulary - logits.shape[-1]
     if missing > 0:
@@ -22,19 +22,19 @@ def fitted(logits: torch.Tensor, vocabulary: int) -> torch.Tensor:
     return logits[..., :vocabulary]
 
 
-def processed(processors: Any, text: torch.Tensor, draft: Draft, nodes: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
-    """Applies logits processors at nodes: each sees the sequence, `[1, length]`, and then the tokens of the node's path.
+def processed(processors: Any, sequence: torch.Tensor, draft: Draft, nodes: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
+    """Applies logits processors at nodes: each gets the sequence, `[1, length]`, followed by the tokens of the node's path.
 
-    Gives float32 `[nodes, vocabulary]` in the CPU's memory, rows without gaps.
+    Returns contiguous float32 `[nodes, vocabulary]` in CPU memory.
     """
-    logits = logits.to(text.device, torch.float32)
+    logits = logits.to(sequence.device, torch.float32)
     if processors:
         tokens, depths = draft.tokens, draft.depths
         logits = logits.clone()
         for depth in sorted({int(depths[node]) for node in nodes}):
             rows = [row for row, node in enumerate(nodes) if depths[node] == depth]
             paths = [[int(tokens[step]) for step in draft.path(nodes[row])] for row in rows]
-            behind = torch.tensor(paths, dtype=text.dtype, device=text.device).reshape(len(rows), depth)
-            before = torch.cat([text.expand(len(rows), -1), behind], dim=-1)
+            drafted = torch.tensor(paths, dtype=sequence.dtype, device=sequence.device).reshape(len(rows), depth)
+            before = torch.cat([sequence.expand(len(rows), -1), drafted], dim=-1)
             logits[rows] = processors(before, logits[rows]).to(torch.float32)
     return logits.cpu().contiguous()

@@ -1,4 +1,4 @@
-"""The draft of `generate`, from what its caller names."""
+"""Finds the draft of `generate` from its arguments."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from .static import head_of
 from .static.heads import DraftHead
 from .static.mtp import MTP, MtpHead, is_mtp
 
-# The draft that needs no model: what the sequence repeats.
+# Draft without a model: n-grams of the sequence itself.
 NGRAM = "ngram"
 
 _EXPECTED = (
     "a causal model, the folder of a draft head (config.json and model.safetensors), "
     f'"{MTP}" or "{NGRAM}"'
 )  # fmt: skip
-# Drafts of `Engine` and of the program that are something else here.
-_ELSEWHERE = {"auto": "leave it out, which is that", "none": 'give verifier="none", which drafts nothing'}
+# Drafts of `Engine` and of the program that are given in another way here.
+_ADVICE = {"auto": "leave it out for that", "none": 'give verifier="none" for plain decoding'}
 
 
 def find_draft(draft: Any, model: PreTrainedModel) -> Any:
-    """The model or the head that a value stands for; none for n-grams.
+    """Returns the draft model or draft head that a value names, or None for n-grams.
 
     Raises:
-        ValueError: a value that is no draft, or a head that cannot be read.
+        ValueError: a value that names no draft, or a head that cannot be read.
     """
     if isinstance(draft, str) and draft == NGRAM:
         return None
     if isinstance(draft, (str, PathLike)):
         if draft != MTP and not Path(draft).is_dir():
-            advice = _ELSEWHERE.get(str(draft))
+            advice = _ADVICE.get(str(draft))
             got = f"{str(draft)!r}" + (f" ({advice})" if advice else "")
             raise ValueError(f"polydraft: expected draft_model to be {_EXPECTED}, got {got}")
         return head_of(draft, model)
@@ -46,18 +46,18 @@ def find_draft(draft: Any, model: PreTrainedModel) -> Any:
     return draft
 
 
-def own_layer(model: PreTrainedModel) -> DraftHead | None:
-    """The model's own layer for predicting several tokens; none, and a warning, where it cannot be read."""
+def builtin_mtp(model: PreTrainedModel) -> DraftHead | None:
+    """Returns the model's own MTP layer, or None, with a warning, if it cannot be read."""
     try:
         return head_of(MTP, model)
-    except Exception as error:  # noqa: BLE001 what can be missing or wrong in a model's files is many things
+    except Exception as error:  # noqa: BLE001 a model's files can be wrong in many ways
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        warnings.warn(f"polydraft: the model's own layer cannot be read, n-grams draft: {reason}", stacklevel=3)
+        warnings.warn(f"polydraft: cannot read the model's own MTP layer, drafting with n-grams instead: {reason}", stacklevel=3)
         return None
 
 
 def kind_of(draft: Any) -> str:
-    """What drafts, in a word."""
+    """Returns the kind of a draft: `ngram`, `mtp`, `head` or `model`."""
     if draft is None:
         return NGRAM
     if isinstance(draft, DraftHead):
