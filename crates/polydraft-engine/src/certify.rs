@@ -58,7 +58,7 @@ pub fn count_sequences<'c, E: From<crate::Error>>(
 /// Compares sequences of `length` tokens after `prompt` with the target's distribution.
 ///
 /// # Errors
-/// Failures of the model; logits that make no distribution.
+/// Failures of the model; logits that are not a valid distribution.
 pub fn compare(
     target: &mut dyn Model,
     sampling: &Sampling,
@@ -133,7 +133,7 @@ impl Cells<'_> {
 /// Returns the target's next-token distribution after `tokens`.
 ///
 /// # Errors
-/// Failures of the model; logits that make no distribution.
+/// Failures of the model; logits that are not a valid distribution.
 pub fn distribution_after(
     model: &mut dyn Model,
     sampling: &Sampling,

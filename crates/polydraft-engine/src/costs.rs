@@ -5,12 +5,12 @@
 //! weights are in the CPU cache, so timing one model alone gives wrong values.
 //! Method: time whole steps, plain and with chains of 1, 3, 7 and 11 tokens, and take for each kind
 //! the minimum of two rounds, separately for the draft and for the rest. The chains give the cost
-//! of a draft pass and the extra cost of the first one of a step. The same after a long context, if
-//! that does not take long: the difference is the cost per token of context. The acceptances in the
-//! chains are the expected acceptances of the draft. The draft's passes over several tokens are
-//! assumed to grow as the target's do. Measuring takes two or three seconds where passes are short,
-//! in parts of a few steps, between which other sequences can proceed. Measured times correct the
-//! rest later ([`Costs::calibrate`]).
+//! of a draft pass and the extra cost of the first one of a step. The measurement is repeated after
+//! a long context, if that does not take long: the difference is the cost per token of context. The
+//! acceptance rate in the chains is the expected acceptance rate of the draft. The draft's passes
+//! over several tokens are assumed to grow as the target's do. Measuring takes two or three seconds
+//! where passes are short, in parts of a few steps, between which other sequences can proceed.
+//! Times measured while decoding correct the remaining errors ([`Costs::calibrate`]).
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ pub type RequestFactory<'a> = dyn FnMut(Vec<Token>, PolicyKind) -> Result<Reques
 const CHAIN_LENGTHS: [usize; 5] = [0, 1, 3, 7, 11];
 /// Tokens per context.
 const CONTEXT_LENGTHS: [usize; 2] = [128, 1024];
-/// Measured steps of each kind per round, after one warm-up step that runs with another kind's
+/// Measured steps of each kind per round, after one warm-up step, which starts with another kind's
 /// weights in the CPU cache. If the warm-up step is slow, it is the measurement.
 const STEPS: usize = 2;
 const SLOW_STEP: Duration = Duration::from_millis(100);
@@ -104,7 +104,7 @@ impl CostMeasurement {
     }
 
     /// Measures the next part and returns whether there is another one. `request` builds requests
-    /// from a prompt and a policy; their sampling and verifier are what is measured.
+    /// from a prompt and a policy; their sampling and verifier are those whose costs are measured.
     ///
     /// # Errors
     /// Failures of the models; rejected requests.
@@ -161,8 +161,9 @@ impl CostMeasurement {
         }
     }
 
-    /// Returns whether plain steps took about the same in all rounds, and fewer tokens no longer
-    /// than more. Otherwise the machine was busy, and the costs should be measured again later.
+    /// Returns whether plain steps took about the same in all rounds, and steps with fewer drafted
+    /// tokens no longer than steps with more. Otherwise the machine was busy, and the costs should
+    /// be measured again later.
     pub fn is_quiet(&self) -> bool {
         let plain = self.fastest.iter().map(|kinds| kinds[0][1]);
         let rises = |kinds: &[[f64; 2]; CHAIN_LENGTHS.len()]| {
@@ -192,9 +193,9 @@ impl CostMeasurement {
         let (contexts, fastest) = (self.contexts, &self.fastest);
         let span = (contexts[1] - contexts[0]) as f64;
         let pass = |tokens: usize, [before, after]: [f64; 2]| {
-            // Zero where there is no longer context, or no time for it.
+            // Zero if no longer context fits the model, or if there was no time to measure one.
             let longer = Some((after - before) / span).filter(|longer| longer.is_finite());
-            // A shorter context saves at most a part of the pass, whatever was measured.
+            // A shorter context can save only a part of the pass, however noisy the measurement.
             let longer = longer.unwrap_or(0.0).clamp(0.0, 0.5 * before / contexts[0].max(1) as f64);
             Pass { tokens, seconds: before - longer * contexts[0] as f64, longer }
         };

@@ -50,7 +50,8 @@ pub(crate) struct StepDistributions<'a> {
     sampling: &'a Sampling,
     pool: &'a Pool,
     computed: Vec<OnceLock<Distribution>>,
-    /// Error of logits that are no distribution. It is the model's, whatever the verifier returns.
+    /// Error of logits that are not a valid distribution. It is reported as the model's error,
+    /// whatever the verifier returns.
     failure: OnceLock<Error>,
 }
 
@@ -100,7 +101,7 @@ impl<'a> StepDistributions<'a> {
         Ok(likeliest)
     }
 
-    /// Returns the memory to the pool, and the error of logits that are no distribution.
+    /// Returns the memory to the pool, and the error of invalid logits, if any.
     pub fn recycle(self) -> Option<Error> {
         self.pool.recycle(self.computed.into_iter().filter_map(OnceLock::into_inner));
         self.failure.into_inner()

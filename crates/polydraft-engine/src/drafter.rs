@@ -1,8 +1,8 @@
 //! Drafters: distributions over the target's vocabulary, level by level, for many sequences.
 //!
 //! A drafter gets the decided tokens and returns next-token distributions along a tree. The output
-//! has the target's distribution whatever they are; the closer they are to the target's, the fewer
-//! target passes are needed.
+//! has the target's distribution whatever the drafter returns; the closer its distributions are to
+//! the target's, the fewer target passes are needed.
 //!
 //! To add a drafter that needs no files of its own, add a file here and a line in [`DrafterKind`].
 
@@ -112,7 +112,7 @@ pub trait Drafter: Sequences {
     /// reusing the memory of `spare`.
     ///
     /// # Errors
-    /// Logits that are no distribution.
+    /// Logits that are not a valid distribution.
     fn distribution(
         &self,
         sequence: Sequence,
@@ -125,7 +125,7 @@ pub trait Drafter: Sequences {
     /// [`drafter_count`](Self::drafter_count).
     ///
     /// # Errors
-    /// Logits that are no distribution.
+    /// Logits that are not a valid distribution.
     fn distribution_from(
         &self,
         _number: usize,

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An error of the core crate, for example logits that are no distribution.
+    /// An error of the core crate, for example logits that are not a valid distribution.
     #[error(transparent)]
     Core(#[from] polydraft::Error),
-    /// Logits that are no distribution: a NaN, or only −∞.
+    /// Logits that are not a valid distribution: a NaN, or only −∞.
     #[error("the logits of the {role} {model}: {source}")]
     Logits {
         /// `target` or `draft`.
@@ -49,7 +49,7 @@ pub enum Error {
     /// An empty prompt, for a model that needs at least one token.
     #[error("the prompt is empty, and this model needs at least one token to continue from")]
     EmptyPrompt,
-    /// A file that is no table of n-grams, is damaged, or belongs to another model.
+    /// A file that is not a table of n-grams, is damaged, or belongs to another model.
     #[error("unusable table of n-grams: {problem} (polydraft learn makes one)")]
     NgramTable {
         /// Problem with the table.

@@ -93,7 +93,7 @@ impl<'a> VerifiedStep<'a> {
     /// filters and the session's logits processor. It is computed at the first call.
     ///
     /// # Errors
-    /// Logits that are no distribution.
+    /// Logits that are not a valid distribution.
     pub fn distribution(&self, node: NodeId) -> polydraft::Result<&'a Distribution> {
         self.target.target(node)
     }
@@ -107,7 +107,7 @@ impl<'a> VerifiedStep<'a> {
     /// temperature 1, ascending, each with its probability.
     ///
     /// # Errors
-    /// Logits that are no distribution.
+    /// Logits that are not a valid distribution.
     pub fn likeliest(&self, node: NodeId, count: usize) -> polydraft::Result<Vec<(Token, f32)>> {
         self.target.likeliest(node, count)
     }

@@ -33,7 +33,7 @@ pub(crate) fn with_shared_randomness<T>(
 
 /// A request in progress. [`Engine::step`](crate::Engine::step) advances it; its output is polled
 /// in between. It occupies a sequence of each model until [`Engine::close`](crate::Engine::close);
-/// dropping it instead leaks these.
+/// dropping it without closing it leaks them.
 ///
 /// ```
 /// use polydraft_engine::{Engine, Finish, Limits, Request, TableModel};
@@ -245,7 +245,8 @@ impl<'c> Session<'c> {
     }
 
     /// Appends decided tokens and returns how many are emitted: up to the one that ends the
-    /// sequence. `remaining_context` is what the context holds after them.
+    /// sequence. `remaining_context` is the number of tokens that the context can still hold after
+    /// all of them.
     pub(crate) fn emit(&mut self, decided: &[Emitted], remaining_context: usize) -> usize {
         let before = self.tokens.len();
         for emitted in decided {

@@ -71,7 +71,7 @@ impl<M: Copy> StopScanner<M> {
 mod tests {
     use super::*;
 
-    /// Pushes the chunks; returns what was released after each, and whether a stop string was
+    /// Pushes the chunks; returns the text released after each, and whether a stop string was
     /// completed.
     fn run(stops: &[&str], chunks: &[&str]) -> (Vec<String>, bool) {
         let stops: Vec<String> = stops.iter().map(|s| s.to_string()).collect();

@@ -83,8 +83,8 @@ impl TableModel {
     /// in messages.
     ///
     /// # Errors
-    /// No fallback; probabilities of the wrong length or that are no distribution; a context with a
-    /// token outside the vocabulary. The message names the context.
+    /// No fallback; probabilities of the wrong number or that are not a distribution; a context
+    /// with a token outside the vocabulary. The message names the context.
     pub fn new(
         name: &str,
         vocabulary: usize,

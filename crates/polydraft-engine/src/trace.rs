@@ -12,7 +12,7 @@ pub struct Trace {
     pub nodes: Vec<TracedNode>,
     /// Accepted nodes, from a child of the root downwards.
     pub accepted: Vec<NodeId>,
-    /// Token that was emitted after them.
+    /// Token emitted after the accepted nodes.
     pub token: Token,
 }
 

@@ -61,7 +61,7 @@ pub fn optimal(problem: &Problem) -> Result<f64> {
 /// use polydraft::{Distribution, acceptance, drafting};
 /// let target = Distribution::new(vec![0.0, 0.5, 0.5])?;
 /// let draft = Distribution::new(vec![0.8, 0.1, 0.1])?;
-/// // Two distinct tokens on average take 6.6 draws, which often are all the same.
+/// // Two distinct tokens on average take 6.6 draws, which are often all the same.
 /// let draws = drafting::draws_for_distinct(&draft, 2.0, 1000);
 /// assert!((draws - 6.59).abs() < 0.01);
 /// assert!((acceptance::optimal_iid(&target, &draft, draws) - 0.769).abs() < 1e-3);

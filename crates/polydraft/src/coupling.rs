@@ -62,7 +62,7 @@ pub struct Emission {
     pub token: Token,
     /// Index of the accepted draft, if one was accepted. A token that was not accepted may still
     /// equal a draft under `k-seq` and `importance`, whose last draw does not depend on the drafts,
-    /// and now and then under `priority` in its pooled form; a tree walk may follow it.
+    /// and occasionally under `priority` in its pooled form; a tree walk may follow it.
     pub accepted: Option<usize>,
 }
 

@@ -333,7 +333,7 @@ mod tests {
         assert!(draft.form().is_paths());
         draft.draw(2, probs(), Growth::Fresh(Draws::iid(2)), &mut rng).unwrap();
         assert!(draft.has_fresh_draws(2) && !draft.form().is_paths() && draft.form().is_iid());
-        // Draws without replacement are no independent paths, so Continue makes a single fresh
+        // Draws without replacement do not form independent paths, so Continue makes a single fresh
         // draw.
         let mut draft = Draft::new();
         let fresh = Draws { scheme: Drafting::WithoutReplacement, count: 2 };

@@ -16,8 +16,8 @@
 //!
 //! At each position of a sequence every token i has an exponential time E_i of rate 1. Under a
 //! distribution p, token i arrives at E_i/p_i, and the first token to arrive is drawn. As E_i/p_i
-//! is exponential with rate p_i, the drawn token has the distribution p. Everyone who has the times
-//! draws the same token from the same distribution, and usually the same token from similar
+//! is exponential with rate p_i, the drawn token has the distribution p. Two programs with the same
+//! times draw the same token from the same distribution, and usually the same token from similar
 //! distributions.
 
 mod lazy;

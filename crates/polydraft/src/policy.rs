@@ -56,8 +56,8 @@ pub struct StepContext {
 
 /// Decides where a draft tree grows.
 ///
-/// A custom policy: two draws at the root; each path then continues while the draft's confidence is
-/// high.
+/// Example of a custom policy: two draws at the root; each path then continues while the draft's
+/// confidence is high.
 ///
 /// ```
 /// use polydraft::conformance::tree::{exact, random_pair};
@@ -129,7 +129,7 @@ pub trait Policy: Send {
     }
 }
 
-/// A policy that decides by the costs of steps, and compares them with measured times.
+/// A policy that decides from the costs of steps, and compares these with measured times.
 pub trait Timed {
     /// Records the wall-clock time of a step with all its sequences; called after
     /// [`Policy::observe`]. If that time changes what is drawn for the same sequence, a seed does
@@ -245,7 +245,7 @@ crate::registry! {
     Delayed(delayed::Settings) = "delayed",
     /// The same number of draws at every distinct node of a level.
     Levels(levels::Settings) = "levels",
-    /// As many draws as are expected to give a number of distinct tokens.
+    /// The number of draws at a node whose expected number of distinct tokens is given.
     Budget(budget::Settings) = "budget",
     /// A tree of fixed shape.
     Fixed(fixed::Settings) = "fixed",

@@ -4,7 +4,7 @@
 //! against the residual of the target p. Each rejection subtracts the draft's distribution from the
 //! residual and normalises again.
 //! Source: Miao et al. 2023 (SpecInfer), Jeon et al. 2024 (RSD), Weng et al. 2025 (traversal).
-//! Complexity: one pass over the support per rejection, without writing.
+//! Complexity: one pass over the support per rejection; the residual is not stored.
 //! Deviations: (1) after any number of rejections the residual is (p − c·q)+ normalised, where c
 //! grows at each rejection by (mass of the residual)/(remaining mass of q): only c and the mass are
 //! stored. Without replacement the tokens removed from q are the rejected ones, whose residual is 0

@@ -31,7 +31,7 @@ pub trait TargetDistributions: Sync {
     /// The target's distribution after this node.
     ///
     /// # Errors
-    /// Logits that make no distribution.
+    /// Logits that are not a valid distribution (NaN, or only −∞).
     fn target(&self, node: NodeId) -> Result<&Distribution>;
 }
 
@@ -211,8 +211,7 @@ crate::registry! {
     PriorityBlock(priority::Settings) = "priority-block",
     /// The path of highest priority, verified as a block.
     NestedPriority(nested_priority::Settings) = "nested-priority",
-    /// Gumbel coupling, independent of the draft: for a seed the same output with every draft and
-    /// tree.
+    /// Gumbel coupling: the output for a seed is the same for every draft and tree.
     Invariant(NoSettings<invariant::Invariant>) = "invariant",
 }
 

@@ -5,7 +5,7 @@
 //! target's own weights in the tree of one pass.
 //! Source: Miao et al. 2023 (SpecInfer), trees merged from several small models; Khisti et al.
 //! 2025, section 5, distinct drafts.
-//! Complexity: the sum of the drafters'.
+//! Complexity: the sum over all drafters.
 //! Deviations: 1. every drafter scores all nodes of the tree, also those that only paths of another
 //! one reach.
 

@@ -1,9 +1,9 @@
 //! Mixture of a draft's distribution with that of n-grams of the sequence.
 //!
-//! Problem: draft heads and small models do not copy from the context; n-grams of the sequence do
-//! nothing else. Two drafters in one tree cost nodes, a mixed distribution costs none.
-//! Method: at a node, let q be the draft's distribution, g the n-grams' and c the n-grams'
-//! confidence, the probability that the token they draft is right. The mixture is
+//! Problem: draft heads and small models rarely copy from the context; n-grams of the sequence only
+//! copy. Two drafters in one tree need additional nodes, a mixed distribution needs none.
+//! Method: at a node, let q be the draft's distribution, g that of the n-grams, and c the
+//! confidence of the n-grams: the probability that the token they draft is right. The mixture is
 //!     (1 − c)·q + c·g.
 //! The confidence is small where the context has not occurred before. At temperature 0, where both
 //! distributions are one token, the more confident one is used. Verifiers get the distribution that

@@ -57,11 +57,11 @@ pub use table::{NgramLearner, NgramTable};
 pub struct Settings {
     /// Tokens of the longest context, 1 to 16; default 8.
     pub order: usize,
-    /// Tokens of a corpus, such as a similar file, whose n-grams every sequence also uses. Not part
-    /// of a record.
+    /// Tokens of a corpus, such as a similar file, whose n-grams every sequence also uses. Not
+    /// serialized.
     #[serde(skip)]
     pub corpus: Vec<Token>,
-    /// N-grams of the target's own output. Not part of a record.
+    /// N-grams of the target's own output. Not serialized.
     #[serde(skip)]
     pub shared: Option<SharedNgrams>,
     /// File of the corpus or of the table, for records.

@@ -67,7 +67,8 @@ pub(super) fn emit(
     batch.iter_mut().for_each(|session| session.observers.statistics.total_time += total);
 }
 
-/// Applies a committed step to its session; `remaining_context` is what the context holds after it.
+/// Applies a committed step to its session; `remaining_context` is the number of tokens that the
+/// context can still hold after the step.
 fn apply(session: &mut Session, decided: &Decided, time: StepTime, remaining_context: usize) {
     let Decided { outcome, fallbacks } = decided;
     let emitted = emitted(session.draft.tree(), outcome);

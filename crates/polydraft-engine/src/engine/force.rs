@@ -33,8 +33,8 @@ pub(super) fn force(models: &mut Models, batch: &mut Vec<&mut Session>) {
     batch.retain(|session| !session.is_done());
 }
 
-/// Applies forced tokens to their session; `remaining_context` is what the context holds after
-/// them.
+/// Applies forced tokens to their session; `remaining_context` is the number of tokens that the
+/// context can still hold after these.
 fn apply(session: &mut Session, forced: &[Emitted], remaining_context: usize) {
     session.is_committing = true;
     let emitted_count = session.emit(forced, remaining_context);

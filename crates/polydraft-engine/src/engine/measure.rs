@@ -11,8 +11,8 @@ impl Engine {
     /// Measures the costs of steps on this machine, and the expected acceptances of drafts, in
     /// sequences with this prompt. An empty prompt gives artificial sequences, in which drafts may
     /// be worse than usual. `request` builds requests from a prompt and a policy; their sampling
-    /// and verifier are what is measured. Open sessions are not affected. [`CostMeasurement`]
-    /// measures in parts.
+    /// and verifier are those whose costs are measured. Open sessions are not affected.
+    /// [`CostMeasurement`] measures in parts.
     ///
     /// # Errors
     /// No drafter; failures of the models; rejected requests.

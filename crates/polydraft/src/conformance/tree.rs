@@ -37,7 +37,7 @@ pub trait ContextDistributions: Sync {
 
 /// Distributions of several drafts, by the draft's number.
 impl<D: ContextDistributions> ContextDistributions for Vec<D> {
-    /// The first draft's.
+    /// The distribution of the first draft.
     fn distribution(&self, sequence: &[Token]) -> Result<&Distribution> {
         self.draft_distribution(0, sequence)
     }

@@ -5,8 +5,8 @@
 //! target.
 //! Source: Miao et al. 2023 (SpecInfer), multi-step speculative sampling; Jeon et al. 2024 (RSD)
 //! and Chen et al. 2024 (Sequoia) without replacement.
-//! Complexity: one pass per rejected draft, without writing (distinct drafts: with writing); a sort
-//! of the support for the acceptance of two drafts without replacement.
+//! Complexity: one pass per rejected draft, which stores the residual only for distinct drafts; a
+//! sort of the support for the acceptance of two drafts without replacement.
 //! Deviations: (1) drafts from one distribution: see `residual`.
 
 use super::{Emission, EmittedDistribution, Problem, Rule, capped_ratio};

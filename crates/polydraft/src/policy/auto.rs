@@ -20,8 +20,8 @@
 //! 4. With other sequences in a pass, costs are those of a pass in which all sequences draft like
 //!    this one, in step with each other. Drafts shrink as sequences join, down to none.
 //!
-//! Several paths are not considered. By costs they never beat the best chain in any of 54 cells of
-//! models, drafts, outputs and temperatures (`docs/drafts.md`).
+//! Several paths are not considered. Estimated from costs, they never beat the best chain in any of
+//! 54 combinations of model, draft, kind of output and temperature (`docs/drafts.md`).
 //!
 //! Decisions are functions of the past, of the distributions on the way to a node, and of the
 //! node's distribution before anything is drawn from it, so every verifier that is exact for one
@@ -66,10 +66,10 @@ const INITIAL: f64 = 0.5;
 /// become faster.
 const PROBING: f64 = 0.01;
 /// Time that probes may lose in addition, in plain steps: a draft whose first tokens are rejected,
-/// which happens to the best, is tried until this is lost. With 0.5, two rejected tokens, as in a
-/// third of the outputs at T = 1, ended drafting for good, because reading the missed tokens makes
-/// probes ever more expensive: 0.02 less on average, in some cells 0.1. With 2 the gain is 0.01
-/// more, and the loss 0.01 where nothing pays.
+/// as happens even to the best drafts, is tried until this much is lost. With 0.5, two rejected
+/// tokens, as in a third of the outputs at T = 1, ended drafting for good, because reading the
+/// missed tokens makes probes ever more expensive: 0.02 less on average, in some combinations of
+/// model and output 0.1. With 2 the gain is 0.01 more, and the loss 0.01 where nothing pays.
 const FREE_LOSS: f64 = 1.0;
 /// Additional gain required of drafting, in plain steps: costs are measured on a busy machine, and
 /// are used uncorrected while they are off by less than a twentieth. By costs this loses nothing.
@@ -80,7 +80,8 @@ const MARGIN: f64 = 0.03;
 /// [`MeasuredTimes`]: super::MeasuredTimes
 const PLAIN_RUN: u32 = 3;
 /// Minimum fraction of its time that a plain step in place of drafting is assumed to lose, when
-/// scheduling plain steps: where drafts gain next to nothing they would be scheduled all the time.
+/// scheduling plain steps: where drafts gain next to nothing, plain steps would otherwise be
+/// scheduled all the time.
 const MIN_LOSS: f64 = 0.1;
 
 impl Default for Settings {

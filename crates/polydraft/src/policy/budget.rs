@@ -1,7 +1,7 @@
 //! Budgets of distinct tokens per level.
 //!
 //! Problem: at low entropy independent draws repeat, and a repeated draw adds no node to the tree:
-//! make as many draws as are expected to give a number of distinct tokens.
+//! choose the number of draws by the expected number of distinct tokens.
 //! Source: ours (`docs/theory.md`, fewer wasted draws).
 //! Complexity: a handful of passes over the draft's support at every node. Deviations: none.
 

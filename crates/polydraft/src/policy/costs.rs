@@ -50,17 +50,17 @@ pub struct Costs {
 pub struct MeasuredTimes {
     /// Number of steps.
     pub steps: [u64; 2],
-    /// Their measured seconds.
+    /// Measured seconds of these steps.
     pub clock: [f64; 2],
-    /// Their seconds by the costs.
+    /// Seconds of these steps, estimated from the costs.
     pub costs: [f64; 2],
 }
 
 /// Minimum number of plain steps of a sequence whose times are used: they measure the speed of the
 /// machine.
 const MIN_PLAIN_STEPS: u64 = 4;
-/// Minimum number of steps of both kinds for a correction: one step is off by a sixth on a virtual
-/// machine, the ratio over this many by 0.024.
+/// Minimum number of steps of both kinds for a correction: on a virtual machine the time of one
+/// step deviates by a sixth, the ratio over this many steps by 0.024.
 const MIN_STEPS: u64 = 100;
 /// Relative error of drafted steps that is not corrected: less is noise, and a seed should give the
 /// same output as long as costs are not wrong.

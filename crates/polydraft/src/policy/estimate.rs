@@ -6,24 +6,24 @@ use super::{Costs, MeasuredTimes, StepContext};
 use crate::draft::Draft;
 use crate::verify::Outcome;
 
-/// Steps of a policy and their times. Seconds by the costs do not depend on measured times: a seed
-/// gives the same ones on any machine, however busy.
+/// Steps of a policy and their times. Seconds estimated from the costs do not depend on measured
+/// times: a seed gives the same ones on any machine, however busy.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Choices {
     /// Number of steps.
     pub steps: u64,
     /// Steps without draft passes: plain decoding.
     pub plain: u64,
-    /// Seconds that plain decoding would have taken for the same tokens, by the costs.
+    /// Seconds that plain decoding would have taken for the same tokens, estimated from the costs.
     pub plain_seconds: f64,
-    /// Seconds that the steps took, by the costs.
+    /// Seconds that the steps took, estimated from the costs.
     pub seconds: f64,
     /// Measured times.
     pub clock: MeasuredTimes,
 }
 
 impl Choices {
-    /// Speedup over plain decoding by the costs; 1 before the first step.
+    /// Speedup over plain decoding, estimated from the costs; 1 before the first step.
     pub fn gain(&self) -> f64 {
         if self.seconds > 0.0 { self.plain_seconds / self.seconds } else { 1.0 }
     }
@@ -35,7 +35,7 @@ impl Choices {
     }
 }
 
-/// Times of the steps of a sequence, estimated by the costs.
+/// Times of the steps of a sequence, estimated from the costs.
 ///
 /// ```
 /// use polydraft::conformance::tree::{draw, random_pair, NodeTargets};
@@ -64,7 +64,7 @@ pub struct CostEstimate {
     pub context: StepContext,
     /// Tokens decided since the last draft pass.
     unread: usize,
-    /// Tokens that the last step scored, and its seconds by the costs.
+    /// Tokens that the last step scored, and its seconds estimated from the costs.
     last: (usize, f64),
     /// True if the step before the last one was plain.
     follows_plain: bool,
@@ -95,7 +95,7 @@ impl CostEstimate {
         self.costs.first + self.draft_seconds(1 + unread)
     }
 
-    /// Records a step. Returns its seconds by the costs.
+    /// Records a step. Returns its seconds, estimated from the costs.
     pub fn observe(&mut self, draft: &Draft, outcome: &Outcome) -> f64 {
         let (scored, emitted) = (draft.tree().len(), outcome.accepted.len() + 1);
         let drafted = draft.pass_sizes().split_first().map_or(0.0, |(_, rest)| {

@@ -61,7 +61,7 @@ const MAX_NODES: usize = 4096;
 /// Draws per level, as an example.
 const LEVELS: &str = "3,2,1";
 
-/// Examples of other names that leave something to what is known.
+/// Examples of other names that a [`TreeChoice`] completes.
 const OTHERS: [&str; 3] = ["binary", "3-ary", "sequoia:16"];
 
 impl TreeName {

@@ -1,11 +1,12 @@
-//! The invariant verifier: for a seed the same output, whatever the draft model and the tree.
+//! The invariant verifier: the output for a seed is the same for every draft model and tree.
 //!
 //! Problem: the output must depend on the target, the prompt and the seed alone, for debugging,
 //! comparison and certification.
 //! Source: Daliri, Musco, Suresh 2025 (drafter-invariant speculative decoding, by Gumbel sampling).
 //! Complexity: one pass over the target's support for each node on the emitted path.
-//! Deviations: (1) trees: see [`crate::gumbel`] for how the drafts of a node are drawn; (2) a draft
-//! drawn otherwise is verified too, and only accepted less often.
+//! Deviations: (1) trees: see [`crate::gumbel`] for how the drafts of a node are drawn; (2) drafts
+//! that were drawn without the shared randomness are supported as well; they are only accepted less
+//! often.
 //!
 //! 1. The next token is the first to arrive under the target's distribution at its position
 //!    ([`crate::gumbel`]). It has that distribution, whatever came before: the arrival times of

@@ -7,10 +7,11 @@
 //! target's probabilities, and the sequence D occurrences, of which d(x) were followed by x. With m
 //! = min(1, M / N), so that many visits do not outweigh the sequence,
 //!     P_n = (m·c + λ·d + (m·(N − Σ c) + α)·P_(n−1)) / (m·N + λ·D + α),
-//! as long as one of the two has the context; P_0 = c / N. Mass that a table does not assign to
-//! followers goes to the shorter context. Overlap with SmolLM2's distribution at temperature 1
-//! after 190,000 learned tokens, in chats, code and repeating text: 0.238, 0.250, 0.312; if the
-//! table's longest context cuts off the sequence's shorter ones: 0.229, 0.242, 0.303.
+//! for every length at which the table or the sequence has seen the context; P_0 = c / N. Mass that
+//! a table does not assign to followers goes to the shorter context. Overlap with SmolLM2's
+//! distribution at temperature 1 after 190,000 learned tokens, in chats, code and repeating text:
+//! 0.238, 0.250, 0.312; if the table's longest context cuts off the sequence's shorter ones: 0.229,
+//! 0.242, 0.303.
 //! Complexity: one search per length, and the followers of these contexts.
 //! Deviations: none.
 

@@ -83,7 +83,7 @@ impl HitRates {
     }
 }
 
-/// Outcome of one context that had followers which no longer context had.
+/// Outcome of one context with followers that did not follow any of the longer contexts.
 #[derive(Debug, Clone, Copy)]
 pub struct Case {
     /// Index in [`Sources`].
@@ -94,8 +94,8 @@ pub struct Case {
     hit: bool,
 }
 
-/// Candidates: followers of the longest context, then followers of each shorter context that are
-/// new.
+/// Candidates: followers of the longest context, then the followers of each shorter context that
+/// are not among them yet.
 #[derive(Debug)]
 pub struct Mixture {
     /// Ascending tokens with their probabilities.

@@ -1,14 +1,14 @@
-//! N-grams of the target's own output, with its distributions in place of counts.
+//! N-grams of the target's own output, with sums of its probabilities in place of counts.
 //!
 //! Problem: n-grams of one sequence predict nothing new, and counts of drawn tokens need millions
 //! of tokens before they predict anything.
 //! Source: ours.
-//! Method: while a model generates, its distribution p after each token is known. Every context of
-//! up to [`TABLE_ORDER`] tokens is followed, instead of by the drawn token, by the likeliest tokens
-//! with their probabilities, which is the average of such counts. Visits that the sums of
-//! probabilities do not cover go to the shorter context (`merged.rs`). Overlap with the target's
-//! distribution, SmolLM2's answers at temperature 1, after 64,000 tokens of its own output: 0.246;
-//! with counts of drawn tokens: 0.200.
+//! Method: while a model generates, its distribution p after each token is known. For every context
+//! of up to [`TABLE_ORDER`] tokens, the table adds up the probabilities of the likeliest next
+//! tokens: the expectation of a count of drawn tokens. Visits that the sums of probabilities do not
+//! cover go to the shorter context (`merged.rs`). Overlap with the target's distribution, SmolLM2's
+//! answers at temperature 1, after 64,000 tokens of its own output: 0.246; with counts of drawn
+//! tokens: 0.200.
 //! Complexity: one search per order.
 //! Deviations: none.
 
@@ -46,7 +46,7 @@ struct Order {
     ends: Vec<u32>,
     /// Followers of all contexts, those of each ascending.
     tokens: Vec<Token>,
-    /// Share of its context's visits that each follower has, in units of 1 / [`SHARE_UNIT`].
+    /// Share of each follower in the visits to its context, in units of 1 / [`SHARE_UNIT`].
     shares: Vec<u16>,
 }
 
@@ -95,7 +95,7 @@ impl NgramTable {
     }
 }
 
-/// Checks that the vocabulary of what was learned is this one.
+/// Checks that a table or learner was made with this vocabulary.
 fn check(expected: (usize, u64), vocabulary: &Vocabulary) -> Result<()> {
     match expected == fingerprint(vocabulary) {
         true => Ok(()),
@@ -116,7 +116,7 @@ fn fingerprint(vocabulary: &Vocabulary) -> (usize, u64) {
     let mut hash = 0xcbf2_9ce4_8422_2325;
     for id in 0..size as Token {
         let bytes = vocabulary.token(id).unwrap_or_default().bytes();
-        // 255 is no byte of UTF-8, so it separates the strings.
+        // UTF-8 never contains the byte 255, so it separates the strings.
         for byte in bytes.chain([255]) {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }

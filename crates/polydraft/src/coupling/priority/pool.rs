@@ -2,7 +2,8 @@
 //!
 //! Problem: tokens that carry little mass share few entries, at a bounded loss of acceptance.
 //! Source: ours. Every cell of a coarse grid of ratios (`grid`) may be cut into 2^b equal parts,
-//! with its own b. Both ends of a part are knots, and a knot is one entry.
+//! with its own b. Both ends of a part are knots, and a knot is one entry. D at a knot is the mass
+//! of the priorities up to it less the demands up to it; the acceptance is 1 − max D (`plan`).
 //! Complexity: constant per token; one walk over the knots to bound the loss.
 //! Deviations: none.
 
@@ -13,11 +14,13 @@ use super::profile::Profile;
 /// the first pass fits the L1 cache.
 const COARSE_BITS: u32 = 3;
 const LOWEST_RATIO: f64 = 1.0 / (1 << 24) as f64;
-/// A single cell that needs cutting is cut into at least 2^7 parts, several into as many in total.
+/// If a single cell needs cutting, it is cut into at least 2^7 parts; if several do, they have
+/// about as many in total.
 const FINE_BITS: u32 = 7;
 /// Maximum total number of parts of the cut cells, unless there are many more tokens.
 const MAX_PARTS: usize = 1024;
-/// Maximum number of bits by which a cell is cut at once, more than `MAX_PARTS` allows.
+/// Maximum number of bits by which a cell is cut at once; the limit on the number of parts is
+/// reached before.
 const MAX_BITS: u32 = 30;
 
 /// Totals below a cell: length, demand, and number of individually handled tokens.
@@ -227,7 +230,7 @@ impl Pool {
     /// the last of them; `None` if there is no such cell.
     ///
     /// # Errors
-    /// More parts than pay off for `tokens` tokens.
+    /// [`TooFine`] if the cut needs more parts than pay off for `tokens` tokens.
     pub fn cut(
         &mut self,
         spread: Spread,
@@ -291,6 +294,6 @@ pub(super) enum Spread {
     Any,
 }
 
-/// Error: more parts than pay off, so that handling tokens individually is no more expensive.
+/// Error: a cut needs so many parts that handling all tokens individually is no more expensive.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct TooFine;

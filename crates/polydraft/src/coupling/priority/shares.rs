@@ -189,7 +189,7 @@ impl Shares {
     }
 
     /// Finds a set of this length and mass for one entry. Returns the new frontier (everything
-    /// above it, up to `end`, is free; below it, the gaps are) and the mass of the set.
+    /// above it, up to `end`, is free; below it, only the gaps are) and the mass of the set.
     fn lay_out(
         &mut self,
         profile: &impl Profile,
@@ -275,8 +275,8 @@ const ROUNDING: f64 = 1e-15;
 /// digits if their length is subnormal.
 const NEGLIGIBLE: f64 = 1e-25;
 
-/// Finds the start in [low, high] of the interval of this length with this mass. The value found is
-/// the error of its mean.
+/// Finds the start in [low, high] of the interval of this length with this mass. The function value
+/// at the root is the error of the mean density.
 fn slide(
     profile: &impl Profile,
     (low, high): (f64, f64),

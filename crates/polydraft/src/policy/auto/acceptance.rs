@@ -26,8 +26,8 @@ pub(super) struct Acceptance {
 /// Exponent of u: where the draft is uncertain the target often is too, and they agree by chance.
 /// With exponent 1 gains are 0.003 less, on code at T = 0 0.01 less.
 const EXPONENT: f64 = 0.7;
-/// Weight of the prior, in nodes: with three the quantised self-draft in f32 lost up to 0.04 in a
-/// cell.
+/// Weight of the prior, in nodes: with three the quantised self-draft of a target in f32 lost up to
+/// 0.04.
 const PRIOR_NODES: f64 = 5.0;
 /// Decay per node, because outputs change. Within 64 tokens the value makes no difference.
 const DECAY: f64 = 0.99;

@@ -72,7 +72,7 @@ impl NgramTable {
     /// Decodes a table from the bytes of a file.
     ///
     /// # Errors
-    /// Bytes that are no table, or a damaged one.
+    /// Bytes that are not a table, or are damaged.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let rest = bytes
             .strip_prefix(MAGIC)
