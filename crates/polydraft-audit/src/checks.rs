@@ -41,7 +41,11 @@ pub fn all(sensitivity: f64, tolerance: f64) -> Vec<Box<dyn Check>> {
         Once::new("logprobs", "log-probabilities belong to their tokens", scores::check),
         Once::new("stop-strings", "stop strings", exact::stops),
         Once::new("streams", "streams equal complete answers, usage counts tokens", exact::streams),
-        Once::new("seeds", "equal seeds give equal answers, others others", same::seeds),
+        Once::new(
+            "seeds",
+            "equal seeds give equal answers, different seeds different ones",
+            same::seeds,
+        ),
     ] {
         checks.push(Box::new(once));
     }

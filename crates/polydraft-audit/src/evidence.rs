@@ -80,8 +80,8 @@ pub struct Odds {
 
 /// Tokens of smaller probability share the last cell: rarer ones are seen too seldom to bet on.
 pub const LIKELY: f64 = 0.02;
-/// Minimum probability of the last cell, so that one token outside the support is no proof yet: a
-/// boundary that arithmetic has moved gives such a token once, a fault gives it repeatedly.
+/// Minimum probability of the last cell, so that one token outside the support is not yet a proof:
+/// a boundary that arithmetic has moved gives such a token once, a fault gives it repeatedly.
 const LEAST_REST: f64 = 1e-3;
 
 impl Odds {

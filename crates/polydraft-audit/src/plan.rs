@@ -55,7 +55,7 @@ impl Listener for Deadline<'_> {
     }
 }
 
-/// Name of the test over all checks of distributions.
+/// Name of the test over all checks of distributions together.
 const OVERALL: &str = "overall";
 
 /// Audits a server.
@@ -94,7 +94,7 @@ pub fn audit(options: &Options, listener: &dyn Listener) -> Result<Report> {
         drafted: (0, 0),
     };
     let statistical = checks.iter().filter(|running| running.check.is_statistical()).count();
-    // The test over all of them is one more.
+    // One more test is over all checks of distributions together.
     let threshold = ((statistical + 1) as f64 / options.error_rate).ln();
     let (mut findings, cut_short) = rounds(&mut state, checks, threshold, &deadline)?;
     if let Some(finding) = overall(&state, threshold) {

@@ -192,7 +192,7 @@ fn token_strings_join(server: &Server, listener: &dyn Listener) -> Result<bool> 
     let choice = answer.first();
     let strings = choice.tokens.iter().map(|token| token.text.as_str());
     let joined: String = strings.filter(|text| !is_end(text)).collect();
-    // Partial characters are no text by themselves.
+    // A token that is part of a character has no text by itself.
     let is_complete = |text: &str| !text.contains(char::REPLACEMENT_CHARACTER);
     Ok(joined.trim() == choice.text.trim() || !is_complete(&joined) || !is_complete(&choice.text))
 }

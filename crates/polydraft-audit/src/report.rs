@@ -30,8 +30,8 @@ pub struct Evidence {
 pub struct Outcome {
     /// Verdict.
     pub verdict: Verdict,
-    /// Probability of as much evidence against a lossless server, however long one looks; `None`
-    /// for deterministic checks.
+    /// Probability that a lossless server ever shows this much evidence, at any number of
+    /// observations; `None` for deterministic checks.
     pub p_value: Option<f64>,
     /// Smallest error, in total variation at every token, that the check would have found in 19 of
     /// 20 audits.

@@ -351,8 +351,9 @@ impl Server {
         unknown.dedup();
         let once: Vec<Vec<u32>> = unknown.iter().map(|id| vec![*id]).collect();
         let mut named = self.detokenized(&once, listener)?;
-        // A token whose text is empty is either a space at the start of a text, or a control token,
-        // which may end answers: the former, twice, is a space.
+        // A token whose text is empty is either a space, which is dropped at the start of a text,
+        // or a control token, which may end answers. Decoding the token twice in a row
+        // distinguishes them: only the former gives a space.
         let empty: Vec<usize> = (0..unknown.len()).filter(|at| named[*at].is_empty()).collect();
         let twice: Vec<Vec<u32>> = empty.iter().map(|at| vec![unknown[*at]; 2]).collect();
         for (at, text) in empty.iter().zip(self.detokenized(&twice, listener)?) {

@@ -49,7 +49,7 @@ impl Default for Setting {
     }
 }
 
-/// Tokens that a penalty counts: servers differ, and both ways are accepted.
+/// Tokens that a penalty counts: servers differ, and the audit accepts both choices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Counting {
@@ -79,7 +79,7 @@ pub struct PartialDistribution {
     pub slack: f64,
 }
 
-/// Prefix of a position.
+/// Tokens before a position.
 #[derive(Debug, Clone, Copy)]
 pub struct History<'p> {
     pub prompt: &'p [Key],
@@ -88,9 +88,9 @@ pub struct History<'p> {
     pub text: &'p str,
 }
 
-/// Relative distance to a boundary below which arithmetic may decide.
+/// Relative distance to a boundary of truncation below which rounding errors may decide.
 const NEAR: f64 = 0.02;
-/// Maximum slack of contexts in use.
+/// Maximum slack of a distribution; contexts with more are not tested.
 const MOST_SLACK: f64 = 0.02;
 
 impl PartialDistribution {
@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn unknown_boundaries_give_none_or_slack() {
-        // The boundary lies beyond the returned tokens, or too near for arithmetic.
+        // The boundary lies beyond the returned tokens, or within rounding errors of a token.
         let nucleus = Setting { top_p: Some(0.9), ..Setting::default() };
         assert_eq!(under(&[0.5, 0.3], nucleus, &[]), None);
         let tied = Setting { top_k: Some(1), ..Setting::default() };

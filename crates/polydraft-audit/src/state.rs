@@ -50,7 +50,7 @@ fn is_ambiguous(token: &AnswerToken, top: usize) -> bool {
 /// Minimum probability of tokens whose text is fetched, to see which of them end answers.
 const MIN_NAMED_PROBABILITY: f64 = 0.005;
 
-/// Prefix of a position: the number of the opening, and the tokens after it.
+/// Tokens before a position: the number of the opening, and the tokens after it.
 pub type Prefix = (usize, Vec<Key>);
 
 /// State of an audit.
@@ -64,7 +64,7 @@ pub struct AuditState<'l> {
     pub openings: Vec<Opening>,
     /// Openings by kind, most informative first.
     pub chosen: HashMap<Kind, Vec<usize>>,
-    /// Known distributions by prefix; `None` where one cannot be had.
+    /// Known distributions by prefix; `None` where the server does not provide one.
     pub known: HashMap<Prefix, Option<Rc<PartialDistribution>>>,
     /// Bettor on all checks together.
     pub overall: Bettor,
@@ -86,7 +86,8 @@ impl AuditState<'_> {
         }
     }
 
-    /// Returns whether distributions can be had.
+    /// Returns whether the server or the reference provides distributions, and the server returns
+    /// the tokens of its answers.
     pub fn has_distributions(&self) -> bool {
         self.truth().capabilities.top > 0 && self.server.capabilities.returns_tokens()
     }

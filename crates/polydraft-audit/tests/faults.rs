@@ -13,7 +13,7 @@ fn exhaustive() -> bool {
 fn found(fault: Fault, check: &str) {
     let server = TestServer::start(fault, ServerFeatures::default(), 7);
     let checks: &[&str] = if check == "overall" { &[] } else { &[check] };
-    // A check alone may spend the budget of all.
+    // A check that runs alone may spend the budget of all checks.
     let sensitivity = if checks.is_empty() { 0.03 } else { 0.012 };
     let options = Options { sensitivity, ..server.options(checks, 1) };
     let report = audit(&options, &Silent).expect("an audit");
@@ -98,7 +98,7 @@ fn audits_servers_with_few_token_details() {
 fn reference_may_identify_tokens_by_text_or_id() {
     let all = ServerFeatures::default();
     let text = ServerFeatures { ids: false, ..all };
-    // A server without tokens is compared by its answers.
+    // A server that returns no tokens is compared by the text of its answers.
     let silent = ServerFeatures { top: 0, ..text };
     for (tested, others) in [(text, all), (all, text), (silent, all)] {
         let reference = TestServer::start(Fault::None, others, 6);
@@ -150,7 +150,7 @@ fn ignores_token_text_without_leading_spaces() {
     }
 }
 
-/// Penalties that count the prompt's tokens, as llama.cpp's do, are no fault.
+/// Penalties that count the prompt's tokens, as llama.cpp's do, are not a fault.
 #[test]
 fn accepts_penalties_that_count_prompt() {
     let features = ServerFeatures { penalises_prompts: true, ..ServerFeatures::default() };

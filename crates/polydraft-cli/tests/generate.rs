@@ -359,7 +359,7 @@ fn notes_unused_options() {
     let (_, err) = ok(&["-p", "fn", "-n", "4", "--verifier", "none", "--draft", "/no/such/model"]);
     assert!(err.contains("--draft is not used"), "{err}");
     let (_, err) = ok(&["-p", "fn", "-n", "4", "--threads", "1024"]);
-    assert!(err.contains("--threads 1024 is taken as that"), "{err}");
+    assert!(err.contains("--threads 1024 is reduced to that"), "{err}");
 }
 
 #[test]

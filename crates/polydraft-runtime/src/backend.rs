@@ -98,8 +98,8 @@ impl FromStr for BackendKind {
 pub struct BackendOptions {
     /// Backend of the target; `None` chooses by the file.
     pub backend: Option<BackendKind>,
-    /// Backend of the draft; `None` is the target's if that is native, otherwise by the draft's
-    /// file.
+    /// Backend of the draft; `None` is the native one if the target is on it, otherwise chosen by
+    /// the draft's file.
     pub draft_backend: Option<BackendKind>,
     /// Context length of one sequence, in tokens.
     pub context: Option<u32>,

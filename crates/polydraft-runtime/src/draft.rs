@@ -92,7 +92,8 @@ impl Draft {
     /// Resolves the name of a draft: a keyword, or files, downloaded if they are on the hub.
     ///
     /// # Errors
-    /// [`Usage`] for a weight type that is no self-draft; a name without files.
+    /// [`Usage`] for a weight type that self-drafts do not support; a name that is neither a
+    /// keyword nor the name of existing files.
     pub fn resolve(name: &str, offline: bool, listener: &dyn Listener) -> Result<Self> {
         match name.split_once(':') {
             None if name == NONE => return Ok(Self::None),
@@ -158,7 +159,7 @@ impl Draft {
         self.is_head() || matches!(self, Self::Mtp | Self::SelfDraft(_))
     }
 
-    /// Returns the drafts that it consists of.
+    /// Returns the component drafts of several drafts, otherwise the draft itself.
     pub fn components(&self) -> &[Self] {
         match self {
             Self::Several(all) => all,

@@ -26,7 +26,7 @@ impl ModelOptions {
         all
     }
 
-    /// Returns which of target and draft llama.cpp computes, with its settings.
+    /// Returns which of the two models, target and draft, run on llama.cpp, with its settings.
     fn on_llama(&self, models: &Models) -> Vec<String> {
         let is_on_llama = |draft: &Draft| match draft {
             Draft::Model(files) => matches!(draft_backend(self, files), Ok(BackendKind::Llama)),
@@ -38,7 +38,7 @@ impl ModelOptions {
         on_llama.map(|(role, _)| format!("{role} on {}", self.backend.identity())).collect()
     }
 
-    /// Returns the KV cache type, if it is rounded.
+    /// Returns the KV cache type, if it is less precise than f32.
     fn rounded_cache(&self) -> Option<String> {
         self.cache_type
             .filter(|kind| *kind != CacheType::F32)

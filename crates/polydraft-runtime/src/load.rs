@@ -47,7 +47,7 @@ impl ModelOptions {
     /// Loads target and draft as two models, for callers that need both distributions.
     ///
     /// # Errors
-    /// As for [`load`](Self::load); a draft that is no model.
+    /// As for [`load`](Self::load); a draft that is not a model.
     pub fn load_both(&self, listener: &dyn Listener) -> Result<(LanguageModel, LanguageModel)> {
         let files = match &self.drafts[..] {
             [] if self.target.is_none() => {
@@ -74,7 +74,7 @@ impl ModelOptions {
     /// Loads only a draft, as a model, for a target that is not given by these options.
     ///
     /// # Errors
-    /// [`Usage`] for a draft that is no model; a model that cannot be loaded.
+    /// [`Usage`] for a draft that is not a model; a model that cannot be loaded.
     pub fn load_draft(&self, name: &str, listener: &dyn Listener) -> Result<LanguageModel> {
         let Draft::Model(files) = Draft::resolve(name, self.offline, listener)? else {
             return Err(Usage::conflict(

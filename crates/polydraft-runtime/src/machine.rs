@@ -40,9 +40,9 @@ pub fn threads_or_all(threads: Option<usize>, listener: &dyn Listener) -> usize 
     let requested = threads.unwrap_or(cores);
     if requested > cores {
         listener.note(&message![
-            format!("note: this machine runs {cores} threads at once; "),
+            format!("note: this machine has {cores} hardware threads; "),
             OptionName::Threads.with(requested),
-            " is taken as that",
+            " is reduced to that",
         ]);
     }
     requested.min(cores)

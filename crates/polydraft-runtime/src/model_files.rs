@@ -42,7 +42,7 @@ pub fn locate_offline(name: &str) -> Result<PathBuf> {
     locate(name, true, &Silent)
 }
 
-/// Returns a model's name: that of its folder or file, or its hub id in the hub's cache.
+/// Returns a model's name: the name of its folder or file, or, in the hub's cache, its hub id.
 pub fn display_name(path: &Path) -> String {
     let in_cache = || {
         let repository = path.parent().filter(|above| above.ends_with("snapshots"))?.parent()?;
@@ -53,8 +53,8 @@ pub fn display_name(path: &Path) -> String {
     })
 }
 
-/// Returns the newest snapshot in a folder of the hub's cache, `models--org--name`: that of
-/// `refs/main`, or the only one.
+/// Returns the newest snapshot in a folder of the hub's cache, `models--org--name`: the one that
+/// `refs/main` refers to, or the only one.
 fn snapshot(folder: &Path) -> Option<PathBuf> {
     let snapshots = folder.join("snapshots");
     if folder.join("config.json").exists() || !snapshots.is_dir() {

@@ -77,7 +77,7 @@ impl TemplateOptions {
     /// Reads the template file.
     ///
     /// # Errors
-    /// A file that cannot be read, or is no template.
+    /// A file that cannot be read, or is not a template.
     pub(crate) fn read(&self) -> Result<Option<(String, &Path)>> {
         let Some(file) = &self.file else { return Ok(None) };
         let text = polydraft_files::read_text(file, polydraft_files::FileKind::CONFIG)
@@ -183,7 +183,8 @@ impl ModelOptions {
         if self.is_plain() || !self.drafts.iter().any(|name| name == NONE) {
             return Ok(());
         }
-        let message = message![OptionName::Draft.with(NONE), " stands alone: leave others out"];
+        let message =
+            message![OptionName::Draft.with(NONE), " must be the only draft: leave out the others"];
         Err(Usage::conflict(&[OptionName::Draft], message))
     }
 
@@ -219,7 +220,7 @@ pub fn default_precision(path: &Path) -> Precision {
     if is_gguf(path) { Precision::File } else { Precision::F32 }
 }
 
-/// Adds the option that helps to an error of loading a model.
+/// Adds the name of the option that would help to an error of loading a model.
 pub fn advise(error: polydraft_models::Error) -> anyhow::Error {
     use polydraft_models::Error;
     let advice = match &error {

@@ -115,7 +115,7 @@ impl<'a> Plan<'a> {
         Ok(false)
     }
 
-    /// Determines the weight type of a self-draft in the draft, if any.
+    /// Determines the weight type of the self-draft, if the draft is or contains one.
     fn with_self_draft(&mut self, draft: Draft) -> Result<Draft> {
         match draft {
             Draft::SelfDraft(kind) => self.required_copy(kind).map(Draft::SelfDraft),
@@ -170,8 +170,8 @@ impl<'a> Plan<'a> {
         let has_mtp = self.opened.as_ref().is_some_and(|o| o.description.has_mtp());
         if corpus.is_none() && options.draft_dtype.is_none() && has_mtp {
             self.listener.note(&message![
-                "note: no draft was named: the model's own layer that predicts further tokens \
-                 drafts for it (",
+                "note: no draft was given: drafting with the model's own multi-token prediction \
+                 layer (",
                 OptionName::Draft.with("mtp"),
                 ")",
             ]);
@@ -194,7 +194,7 @@ impl<'a> Plan<'a> {
             }
         }
         self.listener.note(&message![
-            "note: no draft was named: n-grams of the sequence itself draft for it (",
+            "note: no draft was given: drafting with n-grams of the sequence itself (",
             OptionName::Draft.with("ngram"),
             ")",
         ]);
@@ -212,8 +212,8 @@ impl<'a> Plan<'a> {
 
     fn note_copy(&self, kind: Precision, bytes: Bytes) {
         let note = format!(
-            "note: quantised self-draft: the target's own weights in {kind} draft for it, {bytes} \
-             more"
+            "note: quantised self-draft: drafting with the target's own weights in {kind}, which \
+             take {bytes} more"
         );
         self.listener.note(&note.into());
     }
@@ -257,7 +257,7 @@ fn self_draft_type(
                 OptionName::Draft.with(format_args!("self:{named}")),
                 " and ",
                 OptionName::DraftDtype.with(other),
-                " contradict each other: give one of them",
+                " contradict each other: give only one of them",
             ],
         )),
         (named, given) => {
@@ -278,8 +278,8 @@ fn find_target(
         Some(name) => locate(name, options.offline, listener)?,
         None => demo_folder()?.join("target"),
     };
-    // Named drafts count even if they are not used, so that the target is computed the same way
-    // with and without them.
+    // Drafts that were given count even if they are not used, so that the target runs on the same
+    // backend with and without them.
     let is_native =
         |name: &String| Draft::resolve(name, true, &Silent).is_ok_and(|draft| draft.is_native());
     let prefers_native = match draft {

@@ -26,7 +26,7 @@ pub fn seeded(seed: u64) -> SeededRng {
 /// Returns an unpredictable number from the system's rng, for seeds and names.
 ///
 /// # Panics
-/// If the system has no rng, which no system supported by Rust's standard library lacks.
+/// If the system's rng fails; every system that Rust's standard library supports has one.
 pub fn random<T>() -> T
 where
     StandardUniform: Distribution<T>,

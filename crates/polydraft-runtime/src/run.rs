@@ -142,7 +142,7 @@ impl Run {
     }
 
     /// Sets the costs of the adaptive tree from a file, or to negligible costs of drafts, so that
-    /// drafts are made and verified whether they are faster or not, as for tests.
+    /// drafts are made and verified even where that is slower, as tests need.
     ///
     /// # Errors
     /// As for [`measure`](Self::measure).

@@ -16,9 +16,9 @@ pub struct SamplingOptions {
     pub temperature: Option<f64>,
     /// Samples only from this many of the likeliest tokens.
     pub top_k: Option<usize>,
-    /// Samples only from the likeliest tokens that reach this total probability.
+    /// Samples only from the smallest set of likeliest tokens with this total probability.
     pub top_p: Option<f64>,
-    /// Samples only from tokens at least this many times as likely as the likeliest one.
+    /// Samples only from tokens with at least this fraction of the likeliest token's probability.
     pub min_p: Option<f64>,
     /// Temperature of the draft; by default, as for the next three options, the target's.
     pub draft_temperature: Option<f64>,

@@ -1,4 +1,4 @@
-//! Serializes an option of a value with a name as the name, or null.
+//! Serializes an optional value by its name (`Display` and `FromStr`), or as null.
 
 use std::fmt::Display;
 use std::str::FromStr;

@@ -20,7 +20,7 @@ pub fn is_table(file: &Path) -> bool {
 /// Reads a table.
 ///
 /// # Errors
-/// A file that cannot be read, or is no table.
+/// A file that cannot be read, or is not a table.
 pub fn read(file: &Path) -> Result<NgramTable> {
     let what = || format!("cannot read the n-grams {}", file.display());
     let bytes =
@@ -31,7 +31,7 @@ pub fn read(file: &Path) -> Result<NgramTable> {
 /// Opens a table that continues learning, or creates an empty one if the file is missing.
 ///
 /// # Errors
-/// A file that is no table, or has a different vocabulary; a missing folder.
+/// A file that is not a table, or has a different vocabulary; a missing folder.
 pub(crate) fn open_learning(file: &Path, vocabulary: &Vocabulary) -> Result<LearningNgrams> {
     let learner = match file.exists() {
         true => NgramLearner::from_table(&read(file)?, vocabulary)

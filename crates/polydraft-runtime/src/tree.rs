@@ -191,7 +191,7 @@ impl SpeculationOptions {
                     OptionName::Paths,
                     " and ",
                     OptionName::Depth,
-                    " out, or give the most tokens, ",
+                    " out, or limit the number of drafted tokens with ",
                     OptionName::Tree.with(format_args!("auto:{depth}")),
                 ],
             );

@@ -270,7 +270,7 @@ impl ChatTemplate {
         );
         let context = context! {
             messages => Value::from(Serde(messages)),
-            // Defined but none, as in transformers.
+            // Without tools the variable is defined as `none`, as in transformers.
             tools => (!tools.is_empty()).then(|| Value::from(Serde(tools))),
             add_generation_prompt => ending == Ending::Answer,
             continue_final_message => ending == Ending::Continue,

@@ -261,7 +261,7 @@ fn rejects_doubled_strings_in_any_notation() {
         let text = format!("{hidden}{{% set a = 'xxxxxxxx' %}}{}", doubled("a"));
         let message = rendered(&text).map(|t| t.len()).expect_err(hidden);
         assert!(message.contains("longer than any prompt"), "{hidden}: {message}");
-        // Nesting depth is not hidden either.
+        // The same prefix does not hide the nesting depth of what follows.
         let text = format!("{hidden}{{{{ {}true }}}}", "not ".repeat(3_000));
         let message = rendered(&text).map(|t| t.len()).expect_err(hidden);
         assert!(message.contains("levels of nesting"), "{hidden}: {message}");

@@ -44,7 +44,7 @@ pub fn stops(state: &mut AuditState<'_>) -> Result<Outcome> {
             seen += 1;
             continue;
         }
-        // Rounding at a tie may make it differ from the answer without stop strings.
+        // Rounding at a tie may make this answer differ from the one without stop strings.
         if !choice.text.starts_with(cut) && !cut.starts_with(choice.text.as_str()) {
             parted += 1;
             continue;
@@ -60,7 +60,7 @@ pub fn stops(state: &mut AuditState<'_>) -> Result<Outcome> {
         });
     }
     let summary =
-        format!("{seen} answers ended before their stop strings; {parted} had another text");
+        format!("{seen} answers ended before their stop strings; {parted} had different text");
     let verdict = if seen > parted { Verdict::Passed } else { Verdict::NotEnoughData };
     Ok(Outcome::certain(verdict, seen, summary))
 }

@@ -31,7 +31,7 @@ use crate::server::{Request, is_end};
 use crate::setting::{Cell, Counting, PartialDistribution, Setting, is_prefix_of_words};
 use crate::state::{AuditState, Prefix};
 
-/// Wealth above which a check continues though it has the power it needs.
+/// Wealth above which a check continues although its power suffices.
 const SUSPICION: f64 = 20.0;
 /// Answers per round.
 const ROUND: usize = 48;
@@ -50,7 +50,8 @@ pub struct DistributionCheck {
     bettors: Vec<(Counting, Bettor)>,
     /// Maximum over time of the smallest log-wealth of these bettors.
     peak: f64,
-    /// Bettors on first tokens, which involve no draft; the maximum likewise.
+    /// Bettors on first tokens, which involve no draft, and the maximum of their smallest
+    /// log-wealth.
     firsts: Vec<Bettor>,
     peak_of_first: f64,
     trail: Trail,

@@ -107,7 +107,7 @@ impl Sampler {
         }
     }
 
-    /// Returns whether a token ends the answer, of which it is the last.
+    /// Returns whether `token`, the last one of `answer`, ends it.
     pub fn ends(&self, token: u32, answer: &[u32]) -> bool {
         self.stops.contains(&token) && answer.len() > self.min_tokens
     }

@@ -53,7 +53,7 @@ impl Native<'_> {
                 OptionName::CacheType,
                 message![
                     OptionName::CacheType.with(other),
-                    " is llama.cpp's: expected f32 or f16 for a model on the native backend",
+                    " is for llama.cpp only: expected f32 or f16 for a model on the native backend",
                 ],
             )),
         }

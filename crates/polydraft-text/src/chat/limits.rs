@@ -23,7 +23,7 @@ const MAX_VALUE_DEPTH: usize = 100;
 const WORK_LIMIT: usize = 5_000_000;
 /// Limit of bytes processed by filters, in addition to 64 times the size of the messages.
 const FILTER_INPUT_LIMIT: usize = 64 << 20;
-/// Time limit: no sensible conversation takes as long on any machine.
+/// Time limit of a run: no sensible conversation takes this long on any machine.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
 
 pub(super) fn refused(problem: String) -> Error {
@@ -53,8 +53,8 @@ fn check_deadline() -> Result<(), Error> {
     }
 }
 
-/// Evaluates a lazy sum of lists: the engine keeps sums of sums, and 2^n empty ones have no items
-/// that could be counted.
+/// Evaluates a lazy sum of lists: the engine keeps sums of sums unevaluated, and a sum of 2^n empty
+/// lists has no items that could be counted.
 fn flattened(value: Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::Iterable => Ok(Value::from(value.try_iter()?.collect::<Vec<_>>())),
@@ -205,7 +205,7 @@ pub(super) fn install(environment: &mut Environment) {
     environment.add_function("namespace", |parts: Option<ValueOrKwargs>| {
         stored(functions::namespace(parts)?)
     });
-    // Python's Jinja has neither of them, and the depth of their output is not limited.
+    // Python's Jinja has neither filter, and the depth of their output is not limited.
     environment.remove_filter("chain");
     environment.remove_filter("zip");
     environment.add_filter(measured::FACTOR, |value: Value| {

@@ -3,13 +3,14 @@
 //! Problem: a normalizer may replace a space by any text. With a file of 15 kB a prompt of a few
 //! thousand spaces took ten seconds.
 //! Source: ours; the mutation harness found it.
-//! Complexity: that of serializing the steps around the tokenizer's model, which are small.
+//! Complexity: linear in the size of the serialized steps around the tokenizer's model, which are
+//! small.
 
 use serde::Serialize;
 use serde_json::Value;
 use tokenizers::Tokenizer as HfTokenizer;
 
-/// Maximum length in bytes of a replacement text: published ones have three.
+/// Maximum length in bytes of a replacement text: published tokenizers need three.
 const MAX_REPLACEMENT: usize = 256;
 
 /// Checks the replacement texts of all steps around the model.

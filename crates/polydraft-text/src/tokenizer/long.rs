@@ -7,10 +7,10 @@
 //!
 //! 1. A text of at most [`CHUNK`] bytes is encoded at once, which takes little memory.
 //! 2. A text with more than [`BYTES_PER_TOKEN`] bytes for each token of the context is rejected by
-//!    its size: text of training data is not like that.
+//!    its size: text like that of training data has more tokens.
 //! 3. Otherwise chunks are encoded one by one and their tokens counted. A cut changes the number by
 //!    a few tokens; a text is rejected only if it has twice as many as the context.
-//! 4. The remaining texts are encoded at once: they are of a size that the context is for.
+//! 4. The remaining texts are encoded at once: their size suits the context.
 
 use polydraft::Token;
 

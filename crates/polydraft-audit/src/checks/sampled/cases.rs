@@ -130,8 +130,8 @@ pub fn cases(sensitivity: f64) -> Vec<Case> {
     ]
 }
 
-/// Ratio of the error that each check should find by itself to the one that all together should
-/// find: a ninth of the tokens, or a third, suffices for it.
+/// Ratio of the error that each check should find by itself to the error that all should find
+/// together. The number of tokens falls with its square: to about a tenth, or a third.
 const SINGLE_CHECK_FACTOR: f64 = 10.0 / 3.0;
 const SINGLE_CHECK_FACTOR_WITH_ECHO: f64 = 5.0 / 3.0;
 
