@@ -60,8 +60,8 @@ def head_of(target, folder, says=None):
 @pytest.mark.parametrize(("verifier", "paths", "depth"), METHODS)
 def test_greedy_is_generate_without_us(pair, verifier, paths, depth, monkeypatch):
     """Prompts in pieces, slots that run out, drafts that are often wrong."""
-    monkeypatch.setattr(loop, "ROOM", 32)
-    monkeypatch.setattr(model, "PIECE", 8)
+    monkeypatch.setattr(loop, "SLOT_INCREMENT", 32)
+    monkeypatch.setattr(model, "PREFILL_CHUNK", 8)
     for length in (1, 2, 25):
         ids = torch.randint(64, (1, length), generator=torch.Generator().manual_seed(length))
         plain = pair[0].generate(ids, do_sample=False, max_new_tokens=40)
@@ -191,10 +191,10 @@ def test_recurrent_models_are_decoded_by_the_host():
 
 
 @pytest.mark.parametrize(("options", "reason"), [
-    ({"repetition_penalty": 1.4}, "RepetitionPenaltyLogitsProcessor looks at the tokens before"),
+    ({"repetition_penalty": 1.4}, "RepetitionPenaltyLogitsProcessor depends on previous tokens"),
     ({"tree": "3,2,1"}, "the tree is '3,2,1'"), ({"tree": "paths:0,3"}, "paths: expected from 1"),
     ({"verifier": "traversal"}, "the verifier is none of"), ({"verifier": "block", "paths": 2}, "block verifies one path"),
-    ({"seed": polydraft.Rng(1)}, "an Rng decides"), ({"loop": "gpu"}, "expected loop to be auto, host or device"),
+    ({"seed": polydraft.Rng(1)}, "an Rng works in CPU memory"), ({"loop": "gpu"}, "expected loop to be auto, host or device"),
 ])  # fmt: skip
 def test_what_cannot_be_is_said(pair, options, reason):
     with pytest.raises(ValueError, match=reason):
@@ -262,10 +262,10 @@ def test_a_head_on_a_batch(tmp_path):
     config, file = tmp_path / "head" / "config.json", tmp_path / "head" / "model.safetensors"
     printed = json.loads(config.read_text())
     for change, message in [
-        ({"eagle_config": {"norm_before_residual": True}}, "norm_before_residual is not computed inside transformers"),
-        ({"rope_scaling": {"rope_type": "llama3"}}, "expected plain rotary positions"),
-        ({"eagle_aux_hidden_state_layer_ids": [0, 1]}, "not as wide as the target's"),
-        ({"eagle_aux_hidden_state_layer_ids": [0, 1, 9]}, "made for another target than this one of 3 layers"),
+        ({"eagle_config": {"norm_before_residual": True}}, "norm_before_residual is not supported inside transformers"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "expected rotary positions without scaling"),
+        ({"eagle_aux_hidden_state_layer_ids": [0, 1]}, "expected states as wide as the target's"),
+        ({"eagle_aux_hidden_state_layer_ids": [0, 1, 9]}, "but the target has 3"),
         ({"eagle_aux_hidden_state_layer_ids": None, "architectures": ["DFlash"]}, "expected EAGLE-3's form"),
     ]:
         config.write_text(json.dumps({**printed, **change}))

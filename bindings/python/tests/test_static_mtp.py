@@ -101,7 +101,7 @@ def test_it_is_read_from_the_models_own_files(tmp_path, monkeypatch):
     options = dict(custom_generate=inside.generate, draft_model="mtp", paths=3, depth=3, draft_sampling=polydraft.Sampling())
     ours = model.generate(ids, do_sample=False, max_new_tokens=30, statistics=statistics, **options)
     assert ours.tolist() == plain.tolist() and statistics["loop"] == "device"
-    with pytest.raises(ValueError, match="has no layer for predicting several tokens"):
+    with pytest.raises(ValueError, match="has no MTP layer"):
         tiny_model("Qwen3").generate(ids, max_new_tokens=5, **options)
 
     def unnamed(of, **options):

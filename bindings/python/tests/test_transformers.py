@@ -76,7 +76,7 @@ def test_a_tree_is_scored_as_its_paths(pair, tree):
             outcome = polydraft.verify(draft, other[np.argsort(sum(levels, []))].contiguous(), rng, verifier=verifier)
             trees.commit(draft, outcome)
             rows.commit(draft, outcome)
-            assert trees.text == rows.text and trees.cache.get_seq_length() == trees.cached
+            assert trees.sequence == rows.sequence and trees.cache.get_seq_length() == trees.cached
 
 
 @pytest.mark.parametrize("mode", ["trees", "rows"])

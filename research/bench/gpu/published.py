@@ -73,7 +73,7 @@ class Plain:
     @torch.no_grad()
     def decode(self, prompts, count):
         """Seconds of `count` tokens of each prompt, all of one length, and what they are."""
-        for _ in self.static.pieces(prompts[:, :-1]):
+        for _ in self.static.prefill_chunks(prompts[:, :-1]):
             pass
         self.context.fill_(prompts.shape[1] - 1)
         self.last.copy_(prompts[:, -1:])

@@ -60,7 +60,7 @@ def replay(
     verifiers: Iterable[str] | None = None,
     tree: str | None = None,
 ) -> Replayed:
-    """Compares verifiers on a trace recorded by `polydraft-lab trace`, or on some of its files in the given order, on all threads.
+    """Compares verifiers on a trace recorded by `polydraft-lab trace`, or on some of its files, in the given order.
 
     Several paths count as one trace: they must have been recorded with the same settings, and no file may appear twice.
 

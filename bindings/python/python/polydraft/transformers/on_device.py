@@ -1,4 +1,4 @@
-"""When a call of `generate` can be decoded on the models' own device, and how it is."""
+"""Decoding of a `generate` call on the models' device, and the conditions for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .static import Decoding, decode, takes_static
 from .static.heads import DraftHead
 from .static.step import Form
 
-# Processors that look at the logits alone, and stay on the device.
+# Processors that depend on the logits alone and run on the device.
 _OF_LOGITS_ALONE = tuple(
     getattr(processes, name)
     for name in (
@@ -31,39 +31,39 @@ _OF_LOGITS_ALONE = tuple(
 def why_not(
     model: PreTrainedModel, drafting: PreTrainedModel | DraftHead, verifier: Any, tree: Any, processors: Any, seed: Any, cache: Any
 ) -> str | None:  # fmt: skip
-    """What stands against it; none if nothing does."""
+    """Returns why a call cannot be decoded on the device, or None if it can."""
     shape = paths_of(tree)
     if shape is None:
-        return f"the tree is {tree!r}, and independent paths (paths:K,L) are what the kernels verify"
+        return f"the tree is {tree!r}, and the kernels verify independent paths only (paths:K,L)"
     if not isinstance(verifier, str) or verifier not in gpu.METHODS:
         return f"the verifier is none of {', '.join(gpu.METHODS)}"
     if verifier in ("token", "block") and shape[0] != 1:
         return f"{verifier} verifies one path"
     if isinstance(seed, Rng):
-        return "an Rng decides in the CPU's memory"
+        return "an Rng works in CPU memory only"
     for processor in processors or ():
         if type(processor) not in _OF_LOGITS_ALONE:
-            return f"{type(processor).__name__} looks at the tokens before"
+            return f"{type(processor).__name__} depends on previous tokens"
     if isinstance(cache, DynamicCache) and cache.get_seq_length() > 0:
-        return "the KV cache that was given has tokens in it"
+        return "the given KV cache is not empty"
     models = [model] if isinstance(drafting, DraftHead) else [model, drafting]
     if len({parameter.device for one in models for parameter in one.parameters()}) > 1:
-        return "the models lie on several devices"
+        return "the models are on several devices"
     for one in models:
         if not takes_static(one):
-            return f"{type(one).__name__} does not score a tree over a cache of slots as it scores its paths"
+            return f"{type(one).__name__} does not score a tree over a cache of slots as it scores single paths"
     return None
 
 
 def paths_of(tree: Any) -> tuple[int, int] | None:
-    """The K and L of `paths:K,L`, none for other trees."""
+    """Returns K and L of `paths:K,L`, or None for other trees."""
     found = re.fullmatch(r"paths:(\d+),(\d+)", tree) if isinstance(tree, str) else None
     shape = (int(found[1]), int(found[2])) if found else (0, 0)
     return shape if min(shape) > 0 else None
 
 
 def form_of(verifier: str, tree: str, processors: Any, do_sample: bool, draft_sampling: Sampling | None) -> Form:
-    """What each step does."""
+    """Returns the configuration of each step."""
     shape = paths_of(tree)
     assert shape is not None
     processors = list(processors or ())
@@ -71,7 +71,7 @@ def form_of(verifier: str, tree: str, processors: Any, do_sample: bool, draft_sa
     filters = draft_filters = _all_of(processors)
     drafted = sampling if draft_sampling is None else _converted(draft_sampling)
     if do_sample and len(processors) == 1 and isinstance(processors[0], processes.TemperatureLogitsWarper):
-        # Logits stay as the models give them.
+        # The temperature replaces the processor, so that logits stay as the models compute them.
         sampling, filters = gpu.Sampling(temperature=processors[0].temperature), None
         if draft_sampling is None:
             drafted, draft_filters = sampling, None
@@ -93,7 +93,7 @@ def _converted(sampling: Sampling) -> gpu.Sampling:
 
 
 def stopper(criteria: Any, device: torch.device) -> Callable[[int, list[int]], bool]:
-    """Whether a sequence ends with its last token."""
+    """Returns a function that decides from the padding and the tokens whether a sequence is complete."""
     most, ends, others = None, set[int](), []
     for criterion in criteria or ():
         if type(criterion) is stops.MaxLengthCriteria:
@@ -103,10 +103,10 @@ def stopper(criteria: Any, device: torch.device) -> Callable[[int, list[int]], b
         else:
             others.append(criterion)
 
-    def is_done(padding: int, text: list[int]) -> bool:
-        if text[-1] in ends or (most is not None and len(text) + padding >= most):
+    def is_done(padding: int, sequence: list[int]) -> bool:
+        if sequence[-1] in ends or (most is not None and len(sequence) + padding >= most):
             return True
-        row = torch.tensor([text], device=device) if others else None
+        row = torch.tensor([sequence], device=device) if others else None
         return any(bool(torch.as_tensor(criterion(row, None)).all()) for criterion in others)
 
     return is_done
@@ -116,18 +116,18 @@ def run(
     model: PreTrainedModel, drafting: PreTrainedModel | DraftHead, form: Form, rows: Sequence[torch.Tensor],
     masks: Sequence[torch.Tensor | None], criteria: Any, seeds: Sequence[int], put: Callable[[int], None] | None,
 ) -> tuple[list[torch.Tensor], Decoding]:  # fmt: skip
-    """Continues rows `[length]` of which the masks say what is no padding; gives them whole, padding and all."""
+    """Continues rows `[length]`, whose masks are False on padding. Returns the rows with their padding and new tokens."""
     prompts = [(row if mask is None else row[mask.bool()]).tolist() for row, mask in zip(rows, masks)]
     paddings = [len(row) - len(prompt) for row, prompt in zip(rows, prompts)]
     ended = stopper(criteria, model.device)
 
-    def is_done(row: int, text: list[int]) -> bool:
+    def is_done(row: int, sequence: list[int]) -> bool:
         if put is not None:
-            put(text[-1])
-        return ended(paddings[row], text)
+            put(sequence[-1])
+        return ended(paddings[row], sequence)
 
     found = decode(model, drafting, form, prompts, seeds, is_done)
     sequences = [
-        torch.cat([row, row.new_tensor(text[len(prompt) :])]) for row, text, prompt in zip(rows, found.sequences, prompts)
+        torch.cat([row, row.new_tensor(tokens[len(prompt) :])]) for row, tokens, prompt in zip(rows, found.sequences, prompts)
     ]  # fmt: skip
     return sequences, found

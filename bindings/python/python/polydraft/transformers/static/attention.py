@@ -1,7 +1,7 @@
-"""Attention of a few queries to many keys that several heads share, in the place of `sdpa` while a static step runs.
+"""Grouped-query attention of a few queries to many keys, which replaces `sdpa` while a static step runs.
 
-transformers repeats keys and values for each head that shares them before it calls PyTorch, which is most of what a step over a
-long context moves. Here the heads that share a key are further rows of one product: keys are read once.
+transformers repeats keys and values for each query head of a group before it calls PyTorch, which is most of the memory traffic
+of a step over a long context. Here the query heads of a group are additional rows of one product, so keys are read once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ def folded(
     module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor, dropout: float = 0.0,
     scaling: float | None = None, **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:  # fmt: skip
-    """Queries `[batch, heads, n, width]`, keys and values `[batch, shared, slots, width]`, mask `[batch, 1, n, slots]`."""
+    """Attention of queries `[batch, heads, n, width]` to keys and values `[batch, shared, slots, width]`; mask
+    `[batch, 1, n, slots]`."""
     batch, heads, n, _ = query.shape
     group = heads // key.shape[1]
     rows = query.reshape(batch, key.shape[1], group * n, query.shape[3])
@@ -32,7 +33,7 @@ AttentionInterface.register(NAME, folded)
 
 
 class Folding:
-    """While this lasts, attention that was `sdpa` is folded."""
+    """Context manager that replaces a model's `sdpa` attention by `folded`."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         configs = {id(module.config): module.config for module in model.modules() if hasattr(module, "config")}

@@ -1,6 +1,6 @@
 """A draft head in EAGLE-3's form.
 
-Source: Li et al. 2025 (EAGLE-3); the layout of `config.json` and `model.safetensors` is that of its authors, which
+Source: Li et al. 2025 (EAGLE-3); `config.json` and `model.safetensors` have the authors' layout, which
 `python -m polydraft.train` writes and the program reads.
 """
 
@@ -24,35 +24,35 @@ LAYER_PARTS = (
     "hidden_norm", "input_layernorm", "post_attention_layernorm", *(f"self_attn.{x}_proj" for x in "qkvo"),
     *(f"mlp.{x}_proj" for x in ("gate", "up", "down")),
 )  # fmt: skip
-# Choices of some heads that this forward pass does not have; the program reads them.
-OTHERWISE = ("norm_before_residual", "norm_output", "norm_before_fc", "fc_norm", "use_aux_norm", "attention_bias", "mlp_bias")
+# Options of some heads that this forward pass does not support; the program does.
+UNSUPPORTED = ("norm_before_residual", "norm_output", "norm_before_fc", "fc_norm", "use_aux_norm", "attention_bias", "mlp_bias")
 
 
-def checked(config: dict[str, Any], layers: int) -> tuple[int, ...]:
-    """The layers of the target whose inputs a head reads.
+def layers_read(config: dict[str, Any], layers: int) -> tuple[int, ...]:
+    """Checks a head's configuration. Returns the layers of the target whose inputs it reads.
 
     Raises:
-        ValueError: a head of another form, or with choices that are not computed here.
+        ValueError: a head of another form, or with unsupported options.
     """
     field, nested = "eagle_aux_hidden_state_layer_ids", config.get("eagle_config") or {}
     if not config.get(field) and not nested.get(field) and "Eagle3" not in str(config.get("architectures")):
         raise ValueError(f"draft head: expected EAGLE-3's form, got the architecture {config.get('architectures')}")
-    for choice in OTHERWISE:
-        if config.get(choice) or nested.get(choice):
-            raise ValueError(f"draft head: {choice} is not computed inside transformers; `polydraft generate --draft` takes it")
+    for option in UNSUPPORTED:
+        if config.get(option) or nested.get(option):
+            raise ValueError(f"draft head: {option} is not supported inside transformers; use `polydraft generate --draft`")
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if scaling.get("rope_type", scaling.get("type", "default")) != "default":
-        raise ValueError(f"draft head: expected plain rotary positions, got {scaling}")
-    # Inside, a number is that of the layer whose output is read. Where nothing is said: the second, middle, last but two.
+        raise ValueError(f"draft head: expected rotary positions without scaling, got {scaling}")
+    # The nested field numbers layers by output, the top-level field by input. Default: the second, middle and third last layer.
     inner = [number + 1 for number in nested.get(field) or ()]
     reads = sorted(config.get(field) or inner or [2, layers // 2, layers - 3])
     if reads[0] < 0 or reads[-1] >= layers:
-        raise ValueError(f"draft head: made for another target than this one of {layers} layers: it reads {reads}")
+        raise ValueError(f"draft head: reads layers {reads}, but the target has {layers}")
     return tuple(reads)
 
 
 class EagleHead(DraftHead):
-    """The parameters of a head, on the target's device and in its dtype."""
+    """Parameters of an EAGLE-3 head, on the target's device and in its dtype."""
 
     def __init__(self, folder: str | Path, target: PreTrainedModel) -> None:
         folder = Path(folder)
@@ -60,7 +60,7 @@ class EagleHead(DraftHead):
             config = json.loads((folder / "config.json").read_text())
         except OSError as error:
             raise ValueError(f"draft head: expected a folder with config.json and model.safetensors, got {folder}") from error
-        self.reads = checked(config, len(decoder_layers(target)))
+        self.reads = layers_read(config, len(decoder_layers(target)))
         self.device, self.dtype = target.device, target.dtype
         self.heads, self.shared = config["num_attention_heads"], config["num_key_value_heads"]
         self.head_dim = config.get("head_dim") or config["hidden_size"] // self.heads
@@ -80,39 +80,40 @@ class EagleHead(DraftHead):
         self.embedding = embedding.weight
         output: Any = target.get_output_embeddings()
         self.vocabulary = output.weight.shape[0]
-        printed = self.weights.get("d2t")
-        self.says = None if printed is None else printed + torch.arange(len(printed), device=self.device)
-        own = self.weights.get("lm_head.weight")
-        self.output = own if own is not None else (output.weight if self.says is None else output.weight[self.says])
+        offsets = self.weights.get("d2t")
+        self.tokens = None if offsets is None else offsets + torch.arange(len(offsets), device=self.device)
+        matrix = self.weights.get("lm_head.weight")
+        shared = output.weight if self.tokens is None else output.weight[self.tokens]
+        self.output = shared if matrix is None else matrix
         if self.weights["fc.weight"].shape[1] != len(self.reads) * self.embedding.shape[1]:
-            raise ValueError(f"draft head: its states are not as wide as the target's, {self.embedding.shape[1]} numbers")
+            raise ValueError(f"draft head: expected states as wide as the target's, {self.embedding.shape[1]}")
         if config.get("vocab_size", self.vocabulary) > self.vocabulary:
-            raise ValueError(f"draft head: made for a vocabulary of {config['vocab_size']}, got one of {self.vocabulary}")
+            raise ValueError(f"draft head: its vocabulary has {config['vocab_size']} tokens, the target's {self.vocabulary}")
         half = self.head_dim // 2
         powers = torch.arange(half, dtype=torch.float64) / half
         theta = config.get("rope_theta") or (config.get("rope_parameters") or {}).get("rope_theta", 10_000.0)
         self.rates = (theta**-powers).float().to(self.device)
         self.hidden, self.width = config["hidden_size"], self.weights["fc.weight"].shape[1]
 
-    def started(self, batch: int) -> EaglePass:
+    def with_cache(self, batch: int) -> EaglePass:
         return EaglePass(self, batch)
 
-    def places(self) -> tuple[int, ...]:
+    def weight_addresses(self) -> tuple[int, ...]:
         return tuple(weight.data_ptr() for weight in self.weights.values())
 
-    def name(self, layer: int, part: str) -> torch.Tensor:
-        """A layer's parameter."""
+    def parameter(self, layer: int, part: str) -> torch.Tensor:
+        """Returns a layer's parameter."""
         return self.weights[self.named(layer, part)]
 
     def named(self, layer: int, part: str) -> str:
-        """What it is called: a head of one layer has a name of its own for it."""
+        """Returns the name of a parameter: a head with a single layer uses another prefix."""
         return ("midlayer." if self.layers == 1 else f"layers.{layer}.") + part + ".weight"
 
     def norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x.float(), (x.shape[-1],), weight.float(), self.epsilon).to(self.dtype)
 
-    def turned(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Heads `[batch, heads, rows, width]`, halves paired."""
+    def rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Applies rotary positions to heads `[batch, heads, rows, width]`, pairing the two halves."""
         angles = positions[:, None, :, None] * self.rates
         cos, sin = angles.cos(), angles.sin()
         low, high = x.float().chunk(2, -1)
@@ -120,7 +121,7 @@ class EagleHead(DraftHead):
 
 
 class EaglePass:
-    """A head's passes over its keys and values, `[layers, 2, batch, heads, slots, head width]`."""
+    """An EAGLE-3 head with its KV cache, `[layers, 2, batch, heads, slots, head width]`."""
 
     def __init__(self, head: EagleHead, batch: int) -> None:
         self.head = head
@@ -128,9 +129,9 @@ class EaglePass:
         self.cache = torch.zeros(shape, dtype=head.dtype, device=head.device)
 
     def resize(self, size: int) -> None:
-        more = self.cache.new_zeros(*self.cache.shape[:4], size, self.cache.shape[5])
-        more[..., : self.cache.shape[4], :] = self.cache
-        self.cache = more
+        larger = self.cache.new_zeros(*self.cache.shape[:4], size, self.cache.shape[5])
+        larger[..., : self.cache.shape[4], :] = self.cache
+        self.cache = larger
 
     def first(self, features: torch.Tensor) -> torch.Tensor:
         return F.linear(features, self.head.weights["fc.weight"])
@@ -139,37 +140,38 @@ class EaglePass:
         self, state: torch.Tensor, tokens: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor
     ) -> torch.Tensor:
         head = self.head
-        words = head.norm(head.embedding[tokens], head.name(0, "input_layernorm"))
+        embedded = head.norm(head.embedding[tokens], head.parameter(0, "input_layernorm"))
         state = state.float()
         for layer in range(head.layers):
-            read = head.norm(state, head.name(layer, "hidden_norm" if layer == 0 else "input_layernorm"))
-            joined = torch.cat([words, read], -1) if layer == 0 else read
+            read = head.norm(state, head.parameter(layer, "hidden_norm" if layer == 0 else "input_layernorm"))
+            joined = torch.cat([embedded, read], -1) if layer == 0 else read
             q, k, v = (
-                F.linear(joined, head.name(layer, f"self_attn.{x}_proj")).unflatten(-1, (-1, head.head_dim)).transpose(1, 2)
+                F.linear(joined, head.parameter(layer, f"self_attn.{x}_proj")).unflatten(-1, (-1, head.head_dim)).transpose(1, 2)
                 for x in "qkv"
             )
-            found = self.attend(layer, head.turned(q, positions), head.turned(k, positions), v, slots, mask)
-            state = state + F.linear(found.transpose(1, 2).flatten(2), head.name(layer, "self_attn.o_proj")).float()
-            inner = head.norm(state, head.name(layer, "post_attention_layernorm"))
-            gated = F.silu(F.linear(inner, head.name(layer, "mlp.gate_proj"))) * F.linear(inner, head.name(layer, "mlp.up_proj"))
-            state = state + F.linear(gated, head.name(layer, "mlp.down_proj")).float()
+            found = self.attend(layer, head.rotate(q, positions), head.rotate(k, positions), v, slots, mask)
+            state = state + F.linear(found.transpose(1, 2).flatten(2), head.parameter(layer, "self_attn.o_proj")).float()
+            inner = head.norm(state, head.parameter(layer, "post_attention_layernorm"))
+            gate = F.silu(F.linear(inner, head.parameter(layer, "mlp.gate_proj")))
+            gated = gate * F.linear(inner, head.parameter(layer, "mlp.up_proj"))
+            state = state + F.linear(gated, head.parameter(layer, "mlp.down_proj")).float()
         return state
 
     def attend(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor, mask: torch.Tensor
     ) -> torch.Tensor:  # fmt: skip
-        """What queries find in all slots, once these keys and values are in theirs."""
+        """Writes keys and values to their slots, then attends to all slots."""
         both = []
-        for home, own in zip(self.cache[layer], (k, v)):
-            home.scatter_(2, slots[:, None, :, None].expand(own.shape), own)
+        for home, new in zip(self.cache[layer], (k, v)):
+            home.scatter_(2, slots[:, None, :, None].expand(new.shape), new)
             both.append(home.repeat_interleave(self.head.heads // self.head.shared, 1))
         return F.scaled_dot_product_attention(q, both[0], both[1], attn_mask=mask)
 
     def logits(self, state: torch.Tensor) -> torch.Tensor:
         head = self.head
-        printed = F.linear(head.norm(state, head.weights["norm.weight"]), head.output)
-        if head.says is None:
-            return printed
-        every = printed.new_full((*printed.shape[:-1], head.vocabulary), float("-inf"))
-        every[..., head.says] = printed
+        logits = F.linear(head.norm(state, head.weights["norm.weight"]), head.output)
+        if head.tokens is None:
+            return logits
+        every = logits.new_full((*logits.shape[:-1], head.vocabulary), float("-inf"))
+        every[..., head.tokens] = logits
         return every

@@ -1,4 +1,4 @@
-"""What drafts from the target's hidden states: a draft head, or the layer that a model brings for it."""
+"""Interface of drafters that read the target's hidden states: draft heads and a model's own MTP layers."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-# In place of a layer's number: the states after the last layer and its norm.
+# Layer number of the states after the last layer and its norm.
 LAST = -1
 
 
 class DraftHead:
-    """Parameters that read the target's states.
+    """Parameters of a drafter that reads the target's states.
 
     Attributes:
-        reads: the layers of the target whose inputs it reads, or `LAST`.
-        hidden: the width of its own state.
-        width: of what it reads of a token.
+        reads: layers of the target whose inputs it reads, or `LAST`.
+        hidden: width of its own state.
+        width: width of its input for each token.
     """
 
     reads: tuple[int, ...]
@@ -26,27 +26,27 @@ class DraftHead:
     device: torch.device
     dtype: torch.dtype
 
-    def started(self, batch: int) -> HeadPass:
-        """The head with a KV cache for a batch."""
+    def with_cache(self, batch: int) -> HeadPass:
+        """Returns the head with a KV cache for a batch."""
         raise NotImplementedError
 
-    def places(self) -> tuple[int, ...]:
-        """Where its weights are."""
+    def weight_addresses(self) -> tuple[int, ...]:
+        """Returns the addresses of the weights."""
         raise NotImplementedError
 
 
 class HeadPass(Protocol):
-    """A head's passes over a cache of slots."""
+    """A head with its cache of slots."""
 
     def resize(self, size: int) -> None:
-        """Room for so many slots; what they hold stays."""
+        """Grows the cache to `size` slots and preserves its contents."""
 
     def first(self, features: Tensor) -> Tensor:
-        """The states to begin with, from the target's `[batch, rows, width]`."""
+        """Computes the initial states from the target's states, `[batch, rows, width]`."""
 
     def forward(self, state: Tensor, tokens: Tensor, slots: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-        """From states `[batch, rows, hidden]` and the tokens after them, `[batch, rows]`, to the states after those. `mask` is
-        `[batch, 1, rows, slots]`, added to the scores."""
+        """Computes the states after `tokens`, `[batch, rows]`, from the states before them, `[batch, rows, hidden]`. `mask`,
+        `[batch, 1, rows, slots]`, is added to the attention scores."""
 
     def logits(self, state: Tensor) -> Any:
-        """Over the target's vocabulary, `[batch, rows, V]`; a token that the head does not say has -inf."""
+        """Computes logits over the target's vocabulary, `[batch, rows, V]`; -inf for tokens that the head cannot draft."""

@@ -1,8 +1,8 @@
-"""Runs steps for a batch of prompts and reads what they emit, in the place of transformers' own loop.
+"""Decoding loop that runs steps for a batch of prompts and reads the emitted tokens, in place of transformers' own loop.
 
-On CUDA the first two steps run as they are, for libraries to settle, and the third is captured: from then on a step is one launch
-by the host. Where a model cannot be captured (it asks the host what it computed, as some experts' routing does) all steps run as
-they are. When a sequence outgrows the slots there is more room, and a new graph.
+On CUDA the first two steps run eagerly, as a warm-up for libraries, and the third is captured: from then on the host launches one
+graph for each step. If a model cannot be captured (because it synchronizes with the host, as the routing of some experts does),
+all steps run eagerly. When a sequence outgrows the slots, the cache grows and a new graph is captured.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from .model_drafter import ModelDrafter
 from .mtp import MTP, MtpHead, is_mtp
 from .step import Form, Step
 
-# Slots come in so many at once; attention reads all of them.
-ROOM = 1024
-# Uniforms are made for so many steps at once.
+# Increment of the number of slots; attention reads all slots.
+SLOT_INCREMENT = 1024
+# Number of steps for which uniforms are generated at once.
 STEPS = 64
 
 
 @dataclass
 class Decoding:
-    """What was written, and what it took.
+    """Decoded sequences and statistics.
 
     Attributes:
-        texts: the prompts with what follows them.
-        passes: target passes, of the whole batch.
+        sequences: the prompts followed by the output.
+        passes: target passes over the batch.
         calls: target passes counted by sequence.
         accepted: drafted tokens that were accepted, of all sequences.
         captured: whether steps ran as a CUDA graph.
     """
 
-    token_lists: list[list[int]]
+    sequences: list[list[int]]
     passes: int = 0
     calls: int = 0
     accepted: int = 0
@@ -50,7 +50,7 @@ class Decoding:
 
 
 class Replayed:
-    """A step that becomes a CUDA graph once it has run twice."""
+    """A step that is captured in a CUDA graph after two eager runs."""
 
     def __init__(self, run: Callable[[], None], device: torch.device) -> None:
         self.run, self.device = run, device
@@ -58,8 +58,8 @@ class Replayed:
         self.graph: torch.cuda.CUDAGraph | None = None
         self.can = device.type == "cuda"
 
-    def again(self) -> None:
-        """Buffers have other places: the graph is of no use any more."""
+    def reset(self) -> None:
+        """Discards the graph, after buffers have moved."""
         self.graph, self.left = None, 2
 
     def __call__(self) -> None:
@@ -79,23 +79,23 @@ class Replayed:
         torch.cuda.current_stream(self.device).wait_stream(stream)
 
     def capture(self) -> None:
-        """Nothing is computed here: the graph's first replay does the step."""
+        """Captures the step. Computes nothing: the graph's first replay executes the step."""
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph):
                 self.run()
             self.graph = graph
-        except Exception as error:  # noqa: BLE001 what a model does under capture is its own affair
+        except Exception as error:  # noqa: BLE001 a model can fail in any way under capture
             self.can = False
             torch.cuda.synchronize(self.device)
-            message = f"polydraft: this model cannot be captured in a CUDA graph, its steps run one launch at a time: {error}"
+            message = f"polydraft: cannot capture this model in a CUDA graph, steps run eagerly: {error}"
             warnings.warn(message.splitlines()[0], stacklevel=2)
 
 
-class Kept:
-    """The last loop of a model, with its buffers and its graph, for the next call that asks the same of it.
+class LoopCache:
+    """Cache of a model's last loop, with its buffers and graph, and of its draft head, for the next call with the same settings.
 
-    It lies with the model, whose copies and files have none.
+    Stored in an attribute of the model; copies and pickles of the model get an empty cache.
     """
 
     def __init__(self) -> None:
@@ -105,15 +105,15 @@ class Kept:
         self.head: DraftHead | None = None
 
     @staticmethod
-    def of(model: PreTrainedModel) -> Kept:
-        """What is kept with a model."""
-        return model.__dict__.setdefault("_polydraft", Kept())
+    def from_model(model: PreTrainedModel) -> LoopCache:
+        """Returns the cache of a model, created on first use."""
+        return model.__dict__.setdefault("_polydraft", LoopCache())
 
-    def __deepcopy__(self, memo: Any) -> Kept:
-        return Kept()
+    def __deepcopy__(self, memo: Any) -> LoopCache:
+        return LoopCache()
 
-    def __reduce__(self) -> tuple[type[Kept], tuple[()]]:
-        return Kept, ()
+    def __reduce__(self) -> tuple[type[LoopCache], tuple[()]]:
+        return LoopCache, ()
 
 
 def decode(
@@ -124,63 +124,63 @@ def decode(
     seeds: Sequence[int],
     is_done: Callable[[int, list[int]], bool],
 ) -> Decoding:
-    """Continues prompts until `is_done(row, text)`, which is asked after each token of each row.
+    """Continues prompts until `is_done(row, tokens)`, called after each token of each row, returns True.
 
     Raises:
-        ValueError: logits that are no distribution.
+        ValueError: logits that define no distribution.
     """
-    kept = Kept.of(model)
+    cache = LoopCache.from_model(model)
     models = (model, drafting)
-    key = (form.key(), len(prompts), id(drafting), *map(_places, models), *map(_switches, models))
-    if kept.key != key:
-        kept.key = kept.loop = None
-        kept.loop = Loop(model, drafting, form, len(prompts))
-        kept.key = key
-    loop = kept.loop
+    key = (form.key(), len(prompts), id(drafting), *map(_weight_addresses, models), *map(_settings_hash, models))
+    if cache.key != key:
+        cache.key = cache.loop = None
+        cache.loop = Loop(model, drafting, form, len(prompts))
+        cache.key = key
+    loop = cache.loop
     assert loop is not None
     try:
         with loop.step.target.reading():
             return loop.run([list(prompt) for prompt in prompts], seeds, is_done)
     except BaseException:
-        # Whatever state it is in, nobody else should find it.
-        kept.key = kept.loop = None
+        # The loop's state is undefined after an error, so it is not reused.
+        cache.key = cache.loop = None
         raise
 
 
 def release(model: PreTrainedModel) -> None:
-    """Forgets a model's KV cache, buffers, CUDA graph and draft head, which are kept for its next call."""
+    """Frees a model's KV cache, buffers, CUDA graph and draft head, which are otherwise cached for its next call."""
     model.__dict__.pop("_polydraft", None)
 
 
 def head_of(draft: Any, model: PreTrainedModel) -> DraftHead:
-    """The head in a folder, or with `mtp` the model's own layer for predicting several tokens; read once for a model.
+    """Returns the draft head in a folder, or for `mtp` the model's own MTP layer; read once and cached with the model.
 
     Raises:
-        ValueError: no head, or one for another model.
+        ValueError: no draft head, or one for another model.
     """
-    kept = Kept.of(model)
+    cache = LoopCache.from_model(model)
     file = None if is_mtp(draft) or draft == MTP else Path(draft) / "model.safetensors"
     changed = file.stat().st_mtime_ns if file is not None and file.exists() else None
     name = id(draft) if is_mtp(draft) else str(draft)
-    key = (name, changed, model.dtype, model.device, _places(model))
-    if kept.head is None or kept.head_key != key:
+    key = (name, changed, model.dtype, model.device, _weight_addresses(model))
+    if cache.head is None or cache.head_key != key:
         if is_mtp(draft):
-            kept.head = MtpHead(draft, model)
+            cache.head = MtpHead(draft, model)
         else:
-            kept.head = EagleHead(Path(draft), model) if file is not None else MtpHead.of(model)
-        kept.head_key = key
-    return kept.head
+            cache.head = EagleHead(Path(draft), model) if file is not None else MtpHead.from_model(model)
+        cache.head_key = key
+    return cache.head
 
 
-def _places(drafting: PreTrainedModel | DraftHead) -> tuple[int, ...]:
-    """Where the weights are: a graph reads them there."""
+def _weight_addresses(drafting: PreTrainedModel | DraftHead) -> tuple[int, ...]:
+    """Returns the addresses of the weights, which a graph contains."""
     if isinstance(drafting, DraftHead):
-        return drafting.places()
+        return drafting.weight_addresses()
     return tuple(weight.data_ptr() for weight in drafting.parameters())
 
 
-def _switches(drafting: PreTrainedModel | DraftHead) -> int:
-    """What its modules are set to, adapters that are on or off among it: a graph repeats what it saw when it was captured."""
+def _settings_hash(drafting: PreTrainedModel | DraftHead) -> int:
+    """Hashes the settings of all modules, such as enabled adapters: a captured graph does not follow changes to them."""
     if isinstance(drafting, DraftHead):
         return 0
     found: list[Any] = [getattr(drafting.config, "_attn_implementation", None)]
@@ -195,7 +195,7 @@ def _switches(drafting: PreTrainedModel | DraftHead) -> int:
 
 
 class Loop:
-    """The host's side of batches of one size."""
+    """Host side of decoding for batches of one size."""
 
     def __init__(self, model: PreTrainedModel, drafting: PreTrainedModel | DraftHead, form: Form, batch: int) -> None:
         target = StaticModel(model, batch, drafting.reads if isinstance(drafting, DraftHead) else ())
@@ -210,13 +210,13 @@ class Loop:
         self.size = 0
 
     def run(
-        self, token_lists: list[list[int]], seeds: Sequence[int], is_done: Callable[[int, list[int]], bool]
+        self, sequences: list[list[int]], seeds: Sequence[int], is_done: Callable[[int, list[int]], bool]
     ) -> Decoding:  # fmt: skip
-        """Continues the texts, which are changed."""
-        step, self.out = self.step, Decoding(token_lists)
+        """Continues the sequences in place."""
+        step, self.out = self.step, Decoding(sequences)
         self.generators = [torch.Generator(self.device).manual_seed(seed) for seed in seeds]
-        self.alive = [True] * len(token_lists)
-        self.contexts = [len(text) - 1 for text in token_lists]
+        self.alive = [True] * len(sequences)
+        self.contexts = [len(tokens) - 1 for tokens in sequences]
         step.alive.fill_(1)
         self.fit()
         self.prefill()
@@ -231,15 +231,15 @@ class Loop:
             for row, packed in enumerate(pinned.tolist()):
                 if not self.alive[row]:
                     continue
-                *tokens, kept, status = packed
+                *tokens, accepted, status = packed
                 if status:
-                    raise ValueError("polydraft: a row of logits is no distribution (NaN, infinite, or nothing but -inf)")
+                    raise ValueError("polydraft: a row of logits defines no distribution (NaN, infinite, or all -inf)")
                 self.out.calls += 1
-                self.out.accepted += kept
-                self.contexts[row] += kept + 1
-                for token in tokens[: kept + 1]:
-                    token_lists[row].append(token)
-                    if is_done(row, token_lists[row]):
+                self.out.accepted += accepted
+                self.contexts[row] += accepted + 1
+                for token in tokens[: accepted + 1]:
+                    sequences[row].append(token)
+                    if is_done(row, sequences[row]):
                         self.alive[row], changed = False, True
                         break
             if changed:
@@ -248,51 +248,51 @@ class Loop:
         return self.out
 
     def prefill(self) -> None:
-        """The prompts but for their last tokens."""
-        step, token_lists = self.step, self.out.token_lists
-        longest = max(map(len, token_lists))
+        """Processes the prompts except for their last tokens."""
+        step, sequences = self.step, self.out.sequences
+        longest = max(map(len, sequences))
         device = self.device
-        padded = torch.tensor([text + [0] * (longest - len(text)) for text in token_lists], device=device)
+        padded = torch.tensor([tokens + [0] * (longest - len(tokens)) for tokens in sequences], device=device)
         step.context.copy_(torch.tensor(self.contexts))
-        before = [text[max(len(text) - 2, 0)] for text in token_lists]
-        step.last.copy_(torch.tensor([[one, text[-1]] for one, text in zip(before, token_lists)]))
+        before = [tokens[max(len(tokens) - 2, 0)] for tokens in sequences]
+        step.last.copy_(torch.tensor([[one, tokens[-1]] for one, tokens in zip(before, sequences)]))
         drafter = step.drafter
         if isinstance(drafter, ModelDrafter):
             for tokens, static in ((padded[:, :-1], step.target), (padded[:, :-1], drafter.static)):
-                for _ in static.pieces(tokens):
+                for _ in static.prefill_chunks(tokens):
                     pass
             return
         drafter.tokens[:, 0] = step.last[:, 1]
         drafter.count.fill_(1)
-        for start, piece in step.target.pieces(padded[:, :-1]):
+        for start, chunk in step.target.prefill_chunks(padded[:, :-1]):
             features = step.target.features
             assert features is not None
-            many = piece.shape[1]
-            drafter.prefill(padded[:, start + 1 : start + 1 + many], start, features)
+            length = chunk.shape[1]
+            drafter.prefill(padded[:, start + 1 : start + 1 + length], start, features)
             for row, context in enumerate(self.contexts):
-                # The last place before the root is the one that the first step takes.
-                if start < context <= start + many:
+                # The first step processes the last position before the root.
+                if start < context <= start + length:
                     drafter.states[row, 0] = features[row, context - 1 - start]
 
     def fit(self) -> None:
-        """Slots for the longest sequence, and the tree after it."""
+        """Grows the caches to fit the longest sequence and its tree."""
         step = self.step
         paths, length = step.form.paths, step.form.length
-        needed = max(self.contexts) + max(1 + paths * length, step.drafter.room) + 1
+        needed = max(self.contexts) + max(1 + paths * length, step.drafter.slots_needed) + 1
         if needed <= self.size:
             return
-        self.size = -(-needed // ROOM) * ROOM
+        self.size = -(-needed // SLOT_INCREMENT) * SLOT_INCREMENT
         step.target.cache.resize(self.size, self.device)
         step.drafter.resize(self.size)
-        self.replayed.again()
+        self.replayed.reset()
 
     def uniforms(self) -> None:
-        """Each sequence has its own, whatever is decoded beside it."""
+        """Generates uniforms for each sequence, independently of the rest of the batch."""
         at = self.out.passes % STEPS
         if at == 0:
-            own = self.step.uniforms
+            buffer = self.step.uniforms
             made = [
-                torch.rand(STEPS, own.shape[1], generator=generator, dtype=own.dtype, device=self.device)
+                torch.rand(STEPS, buffer.shape[1], generator=generator, dtype=buffer.dtype, device=self.device)
                 for generator in self.generators
             ]
             self.made = torch.stack(made, 1)

@@ -1,7 +1,7 @@
 """A causal model of transformers as the drafter of a static step.
 
-Its cache holds what the target's holds, but for the last token of a fully accepted path, which it drafted and never read: the
-first pass of a step reads the last two tokens, whichever of them it has. Below the root, slots go level by level.
+Its cache matches the target's except for the last token of a fully accepted path, which was drafted but never processed. So the
+first pass of a step always processes the last two tokens. Below the root, slots are ordered level by level.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .model import StaticModel
 
 
 class ModelDrafter:
-    """K rows a level."""
+    """Drafts K paths of L tokens with a model, level by level."""
 
     reads: tuple[int, ...] = ()
 
@@ -27,31 +27,31 @@ class ModelDrafter:
             for path in range(k):
                 sees[path, path::k] = True
             self.tables.append(self.static.table(sees))
-        self.own, self.two = torch.arange(k, device=device), torch.arange(2, device=device) - 1
-        self.kept = torch.arange(length - 1, device=device)
+        self.path_index, self.last_two = torch.arange(k, device=device), torch.arange(2, device=device) - 1
+        self.offsets = torch.arange(length - 1, device=device)
 
     @property
-    def room(self) -> int:
-        """Slots from the context on."""
+    def slots_needed(self) -> int:
+        """Number of slots needed after the context."""
         return 1 + self.paths * self.length
 
     def resize(self, size: int) -> None:
-        """Room for so many slots."""
+        """Grows the cache to `size` slots."""
         self.static.cache.resize(size, self.static.device)
 
     def level(self, level: int, given: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
-        """Logits `[batch, rows, vocabulary]` of a level: of one row at the first, whose `given` are the last two tokens; then of
-        K rows, whose `given` are the tokens of the level above, `[batch, K]`."""
+        """Computes a level's logits, `[batch, rows, vocabulary]`: one row at the first level, where `given` are the last two
+        tokens; then K rows, where `given` are the tokens of the level above, `[batch, K]`."""
         start = context[:, None]
         if level == 0:
-            places = start + self.two
-            slots = torch.where(places < 0, self.static.cache.size - 1, places)
-            return self.static.forward(given, slots, places.clamp_min(0), self.tables[0], context - 1, 1)
-        slots = start + 1 + (level - 1) * self.paths + self.own
-        places = (start + level).expand(-1, self.paths)
-        return self.static.forward(given, slots, places, self.tables[level], context + 1, self.paths)
+            positions = start + self.last_two
+            slots = torch.where(positions < 0, self.static.cache.size - 1, positions)
+            return self.static.forward(given, slots, positions.clamp_min(0), self.tables[0], context - 1, 1)
+        slots = start + 1 + (level - 1) * self.paths + self.path_index
+        positions = (start + level).expand(-1, self.paths)
+        return self.static.forward(given, slots, positions, self.tables[level], context + 1, self.paths)
 
-    def commit(self, tokens: torch.Tensor, path: torch.Tensor, kept: torch.Tensor, context: torch.Tensor) -> None:
-        """The accepted path goes to where the sequence goes on; `context` is as it was."""
+    def commit(self, tokens: torch.Tensor, path: torch.Tensor, accepted: torch.Tensor, context: torch.Tensor) -> None:
+        """Moves the accepted path to the end of the sequence; `context` is still that before the step."""
         start = context[:, None] + 1
-        self.static.cache.move(start + self.kept * self.paths + path[:, None], start + self.kept)
+        self.static.cache.move(start + self.offsets * self.paths + path[:, None], start + self.offsets)

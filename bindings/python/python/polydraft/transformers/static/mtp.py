@@ -1,8 +1,8 @@
-"""A model's own layer for predicting several tokens, as transformers exposes it, as a draft head.
+"""A model's own multi-token prediction (MTP) layer, as exposed by transformers, as a draft head.
 
-Source: DeepSeek-AI 2024 (DeepSeek-V3), section 2.2; transformers' `MtpModel`, which knows the layers of its families.
-Deviations: (1) the first such layer drafts every level, from its own state after the first, where transformers takes a layer a
-level: models bring one, as a rule; (2) its whole distribution is drawn from, so that paths differ.
+Source: DeepSeek-AI 2024 (DeepSeek-V3), section 2.2; transformers' `MtpModel`, which supports the layers of several families.
+Deviations: (1) the first layer drafts every level, from its own state after the first level, where transformers uses one layer
+for each level: most models have only one; (2) drafts are sampled from its full distribution, so that paths differ.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ try:
 except ImportError:
     MtpModel = None
 
-# The name that users type for the model's own layers.
+# Name of the model's own layers as a draft.
 MTP = "mtp"
 
 
 def is_mtp(model: Any) -> bool:
-    """Whether these are a model's layers for predicting several tokens."""
+    """Whether `model` is a transformers `MtpModel`."""
     return MtpModel is not None and isinstance(model, MtpModel)
 
 
 def brings_mtp(model: PreTrainedModel) -> bool:
-    """Whether a model's configuration has such layers, and this version of transformers can read them."""
+    """Whether a model's configuration has MTP layers that this version of transformers can read."""
     return MtpModel is not None and getattr(model.config.get_text_config(decoder=True), "num_mtp_layers", None) not in (None, 0)
 
 
 class MtpHead(DraftHead):
-    """The first of these layers."""
+    """A model's first MTP layer."""
 
     reads = (LAST,)
 
@@ -46,32 +46,32 @@ class MtpHead(DraftHead):
         config = layers.config
         kinds = getattr(config, "layer_types", None) or ["full_attention"]
         if kinds[0] != "full_attention":
-            raise ValueError(f"mtp: expected a layer of full attention, got {kinds[0]}")
+            raise ValueError(f"mtp: expected a layer with full attention, got {kinds[0]}")
         self.device, self.dtype = target.device, target.dtype
         self.hidden = self.width = config.hidden_size
 
     @classmethod
-    def of(cls, model: PreTrainedModel) -> MtpHead:
-        """Read from the model's own files.
+    def from_model(cls, model: PreTrainedModel) -> MtpHead:
+        """Reads the layer from the model's own files.
 
         Raises:
-            ValueError: a model without them, or a version of transformers that cannot read them.
+            ValueError: a model without MTP layers, or a version of transformers that cannot read them.
         """
         if MtpModel is None:
             raise ValueError("mtp: expected a version of transformers with MtpModel (5.19 has it)")
         if not brings_mtp(model):
-            raise ValueError(f"mtp: {type(model).__name__} of this configuration has no layer for predicting several tokens")
+            raise ValueError(f"mtp: {type(model).__name__} of this configuration has no MTP layer")
         return cls(MtpModel.from_pretrained(model, device_map={"": model.device}).eval(), model)
 
-    def started(self, batch: int) -> MtpPass:
+    def with_cache(self, batch: int) -> MtpPass:
         return MtpPass(self, batch)
 
-    def places(self) -> tuple[int, ...]:
+    def weight_addresses(self) -> tuple[int, ...]:
         return tuple(weight.data_ptr() for weight in self.layers.parameters())
 
 
 class MtpPass:
-    """The layer over a cache of slots."""
+    """An MTP layer with its cache of slots."""
 
     def __init__(self, head: MtpHead, batch: int) -> None:
         self.head, self.cache, self.folding = head, SlotCache(batch), Folding(head.layers)
@@ -91,13 +91,13 @@ class MtpPass:
     ) -> torch.Tensor:
         layers = self.head.layers
         self.cache.written = slots
-        words = layers.embed_tokens(tokens)
-        # The position is that of the token read, one after the state's.
+        embedded = layers.embed_tokens(tokens)
+        # Positions are those of the tokens, one after those of the states.
         positions = positions + 1
-        turned = None if layers.rotary_emb is None else layers.rotary_emb(words, position_ids=positions)
+        rotations = None if layers.rotary_emb is None else layers.rotary_emb(embedded, position_ids=positions)
         with self.folding:
             state = layers.layers[0](
-                words, state.to(words.dtype), position_embeddings=turned, attention_mask=mask, position_ids=positions,
+                embedded, state.to(embedded.dtype), position_embeddings=rotations, attention_mask=mask, position_ids=positions,
                 **{self.named: self.cache},
             )  # fmt: skip
         return layers.shared_post_norm(state) if layers.use_shared_post_norm else state
