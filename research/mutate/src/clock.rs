@@ -1,40 +1,41 @@
-//! How long something takes: CPU seconds, so that a machine which is busy with other
-//! things is no finding.
+//! Measures the CPU time and the wall-clock time of an input. CPU time is the main limit, so that
+//! an input on a busy machine is not reported as slow.
 
 use std::time::{Duration, Instant};
 
-/// Seconds that a process may take.
+/// Time limits of an input.
 #[derive(clap::Args, Debug, Clone, Copy)]
 pub struct Longest {
-    /// CPU seconds that an input may take.
+    /// Maximum CPU time in seconds.
     #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
     pub cpu: f64,
-    /// Seconds that may pass meanwhile: what waits for something takes no CPU time.
+    /// Maximum wall-clock time in seconds, for inputs that wait and so use no CPU time.
     #[arg(long, default_value_t = 60.0, value_name = "SECONDS")]
     pub wall: f64,
 }
 
-/// Looks at a process now and then while it works.
+/// Measures the time that a process takes, by polling.
 #[derive(Debug)]
 pub struct Watch {
     process: u32,
     longest: Longest,
     looked: Instant,
-    /// Seconds that passed while it could work.
+    /// Seconds since the input began, without the time for which the process was stopped.
     passed: f64,
-    /// CPU seconds that the process had taken when this first looked.
+    /// CPU seconds of the process at the first poll of this input.
     before: Option<f64>,
 }
 
 impl Watch {
-    /// How often to look.
+    /// Interval between polls.
     pub const PAUSE: Duration = Duration::from_millis(100);
 
     pub fn new(process: u32, longest: Longest) -> Self {
         Self { process, longest, looked: Instant::now(), passed: 0.0, before: None }
     }
 
-    /// The next piece of work begins. Costs next to nothing: most are done before anybody looks.
+    /// Restarts the measurement for the next input. Cheap, because most inputs end before the first
+    /// poll.
     pub fn again(&mut self) {
         self.looked = Instant::now();
         self.passed = 0.0;
@@ -45,7 +46,7 @@ impl Watch {
     pub fn exceeded(&mut self) -> Option<String> {
         let Longest { cpu, wall } = self.longest;
         let (is_stopped, now) = state(self.process).unwrap_or_default();
-        // Somebody who stops all processes for a while stops this one too.
+        // Each poll counts at most ten intervals, in case this process was stopped as well.
         let since = self.looked.elapsed().min(10 * Self::PAUSE);
         self.looked = Instant::now();
         if !is_stopped {
@@ -59,18 +60,18 @@ impl Watch {
     }
 }
 
-/// CPU seconds of this process.
+/// Returns the CPU seconds of this process.
 pub fn own_cpu_seconds() -> f64 {
     state(std::process::id()).unwrap_or_default().1
 }
 
-/// Whether a process is stopped, and its CPU seconds, all its threads
-/// together; `None` where the system does not say.
+/// Returns whether a process is stopped, and the CPU seconds of all its threads; `None` if the
+/// system does not report them.
 fn state(process: u32) -> Option<(bool, f64)> {
-    /// Unit of CPU time on Linux, on every machine.
+    /// Clock ticks per second; 100 on all Linux machines.
     const TICKS_PER_SECOND: f64 = 100.0;
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name, in brackets, may have spaces.
+    // The process name is in parentheses and may contain spaces.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let is_stopped = fields.next()?.eq_ignore_ascii_case("t");
     let mut ticks = fields.skip(10).map(|field| field.parse::<f64>().unwrap_or(0.0));

@@ -1,5 +1,5 @@
-//! Where inputs that are files lie: in a folder of the process that watches, for those that it ends
-//! tidy nothing up.
+//! Temporary folder for inputs that are files. It belongs to the watching process, because a worker
+//! that is killed cannot delete its files.
 
 use std::path::Path;
 
@@ -8,9 +8,10 @@ use tempfile::TempDir;
 
 const PREFIX: &str = "polydraft-mutate-";
 
-/// A folder that goes with the process; those of processes that ended go now.
+/// Creates a folder that is deleted when this process ends. Also deletes the folders of processes
+/// that have ended.
 pub fn make() -> Result<TempDir> {
-    // Memory, where there is such a place: a file an input is much for a disk.
+    // In memory if possible, because one file per input would wear out a disk.
     let offset = ["/dev/shm", "/tmp"].map(Path::new).into_iter().find(|offset| offset.is_dir());
     let offset = offset.map_or_else(std::env::temp_dir, Path::to_owned);
     remove_left(&offset);
@@ -18,7 +19,7 @@ pub fn make() -> Result<TempDir> {
     tempfile::Builder::new().prefix(&prefix).tempdir_in(offset).context("cannot make a folder")
 }
 
-/// Removes folders whose process is no more, where the system tells.
+/// Deletes the folders of processes that no longer run, if the system lists processes.
 fn remove_left(offset: &Path) {
     if !Path::new("/proc/self").exists() {
         return;

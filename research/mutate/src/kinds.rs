@@ -30,9 +30,11 @@ pub enum Kind {
     Tokenizer,
     /// Chat templates, applied to a conversation.
     Template,
-    /// A file of a model directory: config, tokenizer, settings, weights' header and data, index.
+    /// A model directory with one changed file: config, tokenizer, generation settings, weights
+    /// (header or data) or index.
     Directory,
-    /// A family of 2024 to 2026: config, weights or GGUF file, with its MTP layer where it has one.
+    /// A model family of 2024 to 2026: config, weights or GGUF file, and its MTP layer if it has
+    /// one.
     Family,
     /// A GGUF file: its header, its description, its tokenizer.
     Gguf,
@@ -40,21 +42,22 @@ pub enum Kind {
     GgufModel,
     /// The directory of a draft head, or its GGUF file.
     Head,
-    /// Table models, decoded with.
+    /// Table models, used for decoding.
     Table,
-    /// Pair files, with every rule.
+    /// Pair files of a target and a draft distribution, passed to every rule.
     Pair,
     /// Recorded distributions: shards, their header and index.
     Trace,
     /// The program's command line.
     Arguments,
-    /// No input but faults, to see that the harness finds them.
+    /// Deliberate faults instead of inputs, to test that the harness detects them.
     #[value(hide = true)]
     Planted,
 }
 
 impl Kind {
-    /// One of them, the quick ones more often; arguments take a process each.
+    /// Draws a kind at random, fast kinds more often. `Arguments` is slow: it starts a process per
+    /// input.
     fn drawn(dice: &mut Dice) -> Self {
         match dice.below(4_000) {
             0..1_100 => Self::Tokenizer,
@@ -72,7 +75,7 @@ impl Kind {
     }
 }
 
-/// The kind of an input, and what its mutations are drawn with.
+/// Returns the kind of an input, and the random generator of its mutations.
 pub fn begin(seed: u64, number: u64, only: Option<Kind>) -> (Kind, Dice) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     rng.set_stream(number);
@@ -81,10 +84,11 @@ pub fn begin(seed: u64, number: u64, only: Option<Kind>) -> (Kind, Dice) {
     (only.unwrap_or(drawn), dice)
 }
 
-/// Makes the input and hands it over. An error is what the reader said of it.
+/// Creates the input and passes it to its reader. Returns the reader's error if it rejects the
+/// input.
 ///
 /// # Panics
-/// A reader that breaks down; an answer that cannot be right.
+/// A reader that panics, or that returns an invalid result.
 pub fn run(kind: Kind, number: u64, dice: &mut Dice, folder: &Path) -> Result<()> {
     match kind {
         Kind::Tokenizer => text_files::tokenizer(dice),
@@ -102,7 +106,7 @@ pub fn run(kind: Kind, number: u64, dice: &mut Dice, folder: &Path) -> Result<()
     }
 }
 
-/// Each fault that the harness is for, in turn.
+/// Triggers one of the faults that the harness must detect, in turn.
 fn planted(number: u64) -> Result<()> {
     fn deep(level: u64) -> u64 {
         if level == 0 { 0 } else { 1 + std::hint::black_box(deep(std::hint::black_box(level - 1))) }
@@ -124,7 +128,7 @@ fn planted(number: u64) -> Result<()> {
     Ok(())
 }
 
-/// Distributions as JSON.
+/// Returns random distributions as JSON.
 fn distributions(dice: &mut Dice, vocabulary: usize) -> serde_json::Value {
     let weights: Vec<f64> =
         (0..vocabulary).map(|_| [1.0, 0.0, 1e-310, 1e-9, 3.0][dice.below(5)]).collect();
@@ -243,12 +247,12 @@ fn pair(dice: &mut Dice) -> Result<()> {
     Ok(())
 }
 
-/// A file that was meant to be there.
+/// Writes a file of an input.
 fn write(path: &Path, contents: &[u8]) -> Result<()> {
     std::fs::write(path, contents).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Files of this repository, by their path from its root.
+/// Returns the path of a file of this repository, given relative to its root.
 fn repository(path: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }

@@ -1,10 +1,10 @@
-//! Hostile inputs: config, tokenizer, template, weights, GGUF, tables, pairs, traces and arguments,
-//! mutated and fed to what reads them.
+//! Fuzzing with structured mutations of config, tokenizer, template, weights, GGUF, tables, pairs,
+//! traces and arguments, passed to the code that reads them.
 //!
-//! `mutate` runs workers, processes of this same program, and watches them: a panic, an abort, an
-//! input that takes more than ten CPU seconds or more than a gigabyte of memory is a
-//! finding. Inputs depend on the seed and their number alone, so a finding is two numbers; `one`
-//! runs it again, and the corpus lists all that ever failed.
+//! `mutate` starts workers, which are processes of this program, and watches them. A panic, an
+//! abort, more than ten CPU seconds or more than a gigabyte of memory is a finding. An input is
+//! determined by the seed and its number. `one` runs one input again, and `corpus` runs all inputs
+//! that have ever failed.
 
 mod clock;
 mod folder;
@@ -32,21 +32,22 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make and run inputs, until the time or the number is reached. Fails if there is a finding.
+    /// Run inputs until the time limit or the number of inputs is reached. Fails if there is a
+    /// finding.
     Mutate(watch::Args),
-    /// Run inputs of a seed in this process: what a worker does.
+    /// Run inputs of a seed in this process. Used by `mutate` to start a worker.
     Worker(worker::Args),
-    /// Run one input in this process, and say what it was.
+    /// Run one input in this process, and print its outcome.
     One {
         /// The seed.
         seed: u64,
-        /// The input's number.
+        /// Number of the input.
         number: u64,
-        /// The kind that the run was confined to, if it was.
+        /// Kind that the run was restricted to with --only.
         #[arg(long)]
         only: Option<Kind>,
     },
-    /// Run again what ever failed.
+    /// Run all inputs that have ever failed.
     Corpus,
 }
 

@@ -4,22 +4,22 @@ use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Map, Value, json};
 
-/// Choices that a seed makes.
+/// Random choices, determined by a seed.
 pub struct Dice(pub ChaCha8Rng);
 
 impl Dice {
-    /// A number below `most`; 0 if there is none.
+    /// Returns a number below `most`, or 0 if `most` is 0.
     pub fn below(&mut self, most: usize) -> usize {
         (self.0.next_u64() % most.max(1) as u64) as usize
     }
 
-    /// Whether one in so many came.
+    /// Returns true with probability 1 / `count`.
     pub fn one_in(&mut self, count: usize) -> bool {
         self.below(count) == 0
     }
 }
 
-/// Numbers that lengths, counts and floats break on.
+/// Edge cases of lengths, counts and floats.
 const NUMBERS: [&str; 30] = [
     "0",
     "-0",
@@ -53,7 +53,7 @@ const NUMBERS: [&str; 30] = [
     "-1e308",
 ];
 
-/// Strings that parsers break on.
+/// Strings that often break parsers.
 const TEXT_FILES: [&str; 24] = [
     "",
     " ",
@@ -81,7 +81,7 @@ const TEXT_FILES: [&str; 24] = [
     "\\p{L}",
 ];
 
-/// A value that was not there.
+/// Returns a random JSON value.
 fn value(dice: &mut Dice) -> Value {
     match dice.below(9) {
         0 => Value::Null,
@@ -91,14 +91,14 @@ fn value(dice: &mut Dice) -> Value {
         6 => TEXT_FILES[dice.below(TEXT_FILES.len())].repeat(1 + dice.below(5_000)).into(),
         7 => json!([]),
         _ => {
-            // Deep, but not deeper than the parser allows.
+            // Nested, but within the parser's depth limit.
             let inner = value(dice);
             (0..dice.below(100)).fold(inner, |inner, _| json!([inner]))
         }
     }
 }
 
-/// Every place of a document, as the numbers of children on the way there.
+/// Lists the positions of all values in a document, each as the child indices from the root.
 fn paths(document: &Value, here: &mut Vec<usize>, all: &mut Vec<Vec<usize>>) {
     all.push(here.clone());
     let count = match document {
@@ -106,7 +106,7 @@ fn paths(document: &Value, here: &mut Vec<usize>, all: &mut Vec<Vec<usize>>) {
         Value::Object(fields) => fields.len(),
         _ => 0,
     };
-    // Long lists are alike.
+    // At most 24 children: further elements of a long list are alike.
     for child in 0..count.min(24) {
         here.push(child);
         let inner = match document {
@@ -130,7 +130,7 @@ fn at<'a>(document: &'a mut Value, offset: &[usize]) -> &'a mut Value {
     }
 }
 
-/// Changes a document in a few places.
+/// Changes a document at a few positions.
 pub fn json(dice: &mut Dice, document: &mut Value) {
     let times = if dice.one_in(2) { 1 } else { 1 + dice.below(3) };
     for _ in 0..times {
@@ -181,7 +181,7 @@ pub fn json(dice: &mut Dice, document: &mut Value) {
     }
 }
 
-/// A document in bytes, now and then damaged.
+/// Serializes a document, and sometimes damages the bytes.
 pub fn written(dice: &mut Dice, document: &Value) -> Vec<u8> {
     let mut out = document.to_string().into_bytes();
     if dice.one_in(12) {
@@ -190,7 +190,7 @@ pub fn written(dice: &mut Dice, document: &Value) -> Vec<u8> {
     out
 }
 
-/// Moves, doubles, cuts and inserts pieces of a text.
+/// Moves, duplicates, deletes and inserts substrings.
 pub fn text(dice: &mut Dice, text: &mut String) {
     let mut characters: Vec<char> = text.chars().collect();
     for _ in 0..1 + dice.below(3) {
@@ -220,8 +220,8 @@ pub fn text(dice: &mut Dice, text: &mut String) {
     *text = characters.into_iter().collect();
 }
 
-/// Flips, cuts, doubles and moves bytes, and writes numbers; most of the time among the first
-/// `header`.
+/// Flips, deletes, duplicates and moves bytes, and overwrites numbers; mostly within the first
+/// `header` bytes.
 pub fn bytes(dice: &mut Dice, bytes: &mut Vec<u8>, header: usize) {
     const SPECIAL: [u64; 12] = [
         0,
@@ -259,7 +259,8 @@ pub fn bytes(dice: &mut Dice, bytes: &mut Vec<u8>, header: usize) {
     }
 }
 
-/// A safetensors file with its header changed, its length told truly more often than not.
+/// Changes the header of a safetensors file. The stored header length is updated more often than
+/// not.
 pub fn safetensors(dice: &mut Dice, file: &mut Vec<u8>) {
     let length = file.first_chunk::<8>().map_or(0, |length| u64::from_le_bytes(*length) as usize);
     let header = file

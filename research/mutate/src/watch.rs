@@ -1,4 +1,4 @@
-//! Workers, watched.
+//! Starts workers and watches them.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
@@ -15,7 +15,7 @@ use crate::clock::{Longest, Watch};
 use crate::folder;
 use crate::kinds::Kind;
 
-/// How long, and what.
+/// Options of `mutate`.
 #[derive(ClapArgs, Debug, Clone)]
 pub struct Args {
     /// Hours to run.
@@ -27,13 +27,13 @@ pub struct Args {
     /// Inputs to run.
     #[arg(long)]
     count: Option<u64>,
-    /// The first input's number, to go on where another run ended.
+    /// Number of the first input, to continue an earlier run.
     #[arg(long, default_value_t = 0)]
     first: u64,
     /// The seed of all inputs.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Workers at once [default: as many as the machine runs at once].
+    /// Number of concurrent workers [default: number of CPUs].
     #[arg(long)]
     jobs: Option<u64>,
     /// Inputs of this kind only.
@@ -47,14 +47,14 @@ pub struct Args {
 #[derive(Default)]
 struct Seen {
     inputs: u64,
-    /// The highest input's number.
+    /// Highest input number.
     last: u64,
-    /// Taken and refused, by kind.
+    /// Numbers of accepted and rejected inputs, by kind.
     counts: BTreeMap<String, (u64, u64)>,
     findings: Vec<String>,
 }
 
-/// Runs, reports, and says whether nothing was found.
+/// Runs workers, prints the results, and returns whether there was no finding.
 pub fn run(args: &Args) -> Result<bool> {
     let minutes = args.minutes.or(args.hours.map(|hours| 60.0 * hours));
     let minutes = minutes.or(args.count.is_none().then_some(1.0));
@@ -97,13 +97,13 @@ pub fn run(args: &Args) -> Result<bool> {
         println!("  {kind:<10} {taken:>8} taken {refused:>8} refused");
     }
     sum.findings.iter().for_each(|finding| println!("FINDING {finding}"));
-    // Time may end a run before its number is reached, but not before it has begun.
+    // A time limit may end the run before `--count` inputs, but not before the first one.
     let expected = args.count.filter(|_| deadline.is_none()).unwrap_or(1);
     ensure!(sum.inputs >= expected, "expected {expected} inputs to be run, got {}", sum.inputs);
     Ok(sum.findings.is_empty())
 }
 
-/// One job: a worker, and another one after an input that ended it.
+/// Runs one job: starts a worker, and a new one whenever an input has ended the worker.
 fn watch(args: &Args, job: u64, jobs: u64, deadline: Option<Instant>) -> Result<Seen> {
     let mut seen = Seen::default();
     let folder = folder::make()?;
@@ -146,7 +146,7 @@ enum Ended {
     Badly(String),
 }
 
-/// Follows a worker to its end; the number of its last input.
+/// Watches a worker until it ends. Returns the number of its last input.
 fn follow(
     child: &mut Child,
     args: &Args,
@@ -213,7 +213,7 @@ fn follow(
             }
         }
     };
-    // Only a worker that is still at it is ended.
+    // Kill the worker only if it still runs.
     if child.try_wait()?.is_none() {
         child.kill()?;
         child.wait()?;
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn run_without_inputs_fails() {
-        // This program is the one that tests, which ends at once where it is asked to be a worker.
+        // In this test the current executable is the test binary, which exits at once as a worker.
         let refused = refusal("--count 4 --jobs 2");
         assert!(refused.contains("before its first input: exit status"), "{refused}");
         assert!(refusal("--minutes 0").contains("expected 1 inputs to be run, got 0"));

@@ -1,4 +1,4 @@
-//! A process that runs inputs and says which.
+//! Worker process: runs inputs, and reports the number of each before running it.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -18,30 +18,30 @@ pub struct Args {
     /// The seed of all inputs.
     #[arg(long)]
     pub seed: u64,
-    /// The first input's number.
+    /// Number of the first input.
     #[arg(long)]
     pub first: u64,
-    /// From one input's number to the next.
+    /// Difference between the numbers of consecutive inputs.
     #[arg(long)]
     pub step: u64,
-    /// Inputs with numbers below this.
+    /// End of the range of input numbers (exclusive).
     #[arg(long)]
     pub end: u64,
     /// Inputs of this kind only.
     #[arg(long)]
     pub only: Option<Kind>,
-    /// Where to put those that are files.
+    /// Folder for inputs that are files.
     #[arg(long)]
     pub folder: PathBuf,
 }
 
 /// Outcome of an input.
 enum Outcome {
-    /// Input that was read and used.
+    /// The input was read and used.
     Taken,
-    /// The reader said what is wrong with it.
+    /// The reader rejected the input with this error.
     Refused(String),
-    /// The reader broke down.
+    /// The reader panicked.
     Panicked(String),
 }
 
@@ -67,8 +67,8 @@ fn try_one(
     (kind, outcome)
 }
 
-/// Runs inputs: a line with the number before each, `! number what` for a panic, at the end `= kind
-/// taken refused`.
+/// Runs inputs. Prints the number of each input before running it, `! NUMBER MESSAGE` for a panic,
+/// and at the end `= KIND ACCEPTED REJECTED`.
 pub fn run(args: &Args) -> Result<()> {
     std::panic::set_hook(Box::new(|_| {}));
     let mut out = std::io::stdout().lock();
@@ -96,7 +96,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Runs one input and says what became of it.
+/// Runs one input and prints its outcome.
 pub fn one(seed: u64, number: u64, only: Option<Kind>) -> Result<bool> {
     let folder = folder::make()?;
     let clock = std::time::Instant::now();
@@ -111,7 +111,7 @@ pub fn one(seed: u64, number: u64, only: Option<Kind>) -> Result<bool> {
     Ok(fine)
 }
 
-/// Runs again what ever failed.
+/// Runs all inputs that have ever failed.
 pub fn corpus() -> Result<bool> {
     let folder = folder::make()?;
     let mut fine = true;

@@ -1,4 +1,4 @@
-//! A few thousand inputs, and all that ever failed.
+//! Runs a few thousand inputs, and all inputs that have ever failed.
 
 use std::process::{Command, Stdio};
 
@@ -13,8 +13,8 @@ fn thousands_of_inputs() {
     passes(&["mutate", "--count", "6000", "--seed", "2"]);
 }
 
-/// A panic, too much memory at once and in small pieces, too deep a recursion, an input that waits
-/// for ever and one that works for ever: each is found, and the next one is tried.
+/// Each planted fault is reported and the next input is run: a panic, too much memory (one large or
+/// many small allocations), deep recursion, endless waiting and endless computation.
 #[test]
 fn planted_faults_are_found() {
     let args = [
@@ -37,7 +37,7 @@ fn planted_faults_are_found() {
     }
 }
 
-/// Also of workers that were ended.
+/// Workers that were killed leave no files either.
 #[test]
 #[cfg(target_os = "linux")]
 fn leaves_no_files_behind() {

@@ -1,4 +1,4 @@
-//! Command lines, each in a process of its own.
+//! Command lines, each run in its own process.
 
 use std::io::Read;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::{repository, write};
 use crate::clock::{Longest, Watch};
 use crate::mutation::{self, Dice};
 
-/// Words of command lines that mean something.
+/// Words that polydraft's command line accepts.
 const COMMANDS: [&[&str]; 12] = [
     &["generate", "-p", "fn", "-n", "4"],
     &["generate", "-p", "fn", "-n", "4", "--verifier", "traversal", "--tree", "3,2,1"],
@@ -104,9 +104,9 @@ const WORDS: [&str; 30] = [
     "--seed",
 ];
 
-/// Longer than this, and it is taken for one that does not end: before the worker, which waits, is.
+/// Time limits of a command. The wall-clock limit is below that of the worker, which waits for it.
 const LONGEST: Longest = Longest { cpu: 10.0, wall: 50.0 };
-/// Commands that measure or enumerate as long as they are told to.
+/// Commands that may run as long as their arguments specify.
 const PATIENT: [&str; 3] = ["certify", "efficiency", "bench"];
 
 pub fn run(dice: &mut Dice, folder: &Path) -> Result<()> {
@@ -126,7 +126,7 @@ pub fn run(dice: &mut Dice, folder: &Path) -> Result<()> {
             _ => {}
         }
     }
-    // No machine takes these: a word without an end, or longer than a line.
+    // The system rejects NUL bytes and overlong arguments.
     words.iter_mut().for_each(|word| *word = word.replace('\0', "").chars().take(10_000).collect());
     write(&folder.join("t.json"), br#"{"vocabulary": 2, "next": {"": [0.5, 0.5]}}"#)?;
     write(&folder.join("p.jsonl"), b"{\"prompt\": \"fn\"}\n")?;

@@ -1,4 +1,4 @@
-//! Models of 2024 to 2026 with one file that is not as it should be.
+//! Models of 2024 to 2026 with one changed file.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{models, read, write};
 use crate::mutation::{self, Dice};
 
-/// Fixtures of a family each, with the files that llama.cpp's converter made of most.
+/// Fixtures, one per family. Most have a GGUF file as well, written by llama.cpp's converter.
 const MODELS: [&str; 64] = [
     "fixtures/smollm3",
     "fixtures/granite",
@@ -82,7 +82,7 @@ pub fn model(dice: &mut Dice, folder: &Path) -> Result<()> {
     let seed = |name: &str| read(&format!("crates/polydraft-models/tests/{model}/{name}"));
     let is_file = dice.one_in(2);
     if let (true, Ok(mut bytes)) = (is_file, seed("model.gguf")) {
-        // What says what the model is, more often than its weights.
+        // Mostly in the header, which describes the model, rather than in the weights.
         mutation::bytes(dice, &mut bytes, 6_000);
         let path = folder.join("model.gguf");
         write(&path, &bytes)?;
@@ -106,7 +106,7 @@ pub fn model(dice: &mut Dice, folder: &Path) -> Result<()> {
     further(model, folder)
 }
 
-/// The layer that predicts further tokens.
+/// Loads the model's MTP layer, if it is a fixture that has one.
 fn further(model: &str, path: &Path) -> Result<()> {
     if model.starts_with("heads") {
         let options = LoadOptions { memory: Some(64 << 20), ..LoadOptions::default() };

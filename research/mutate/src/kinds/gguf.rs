@@ -1,4 +1,4 @@
-//! GGUF files: read as such, and whole models of them loaded and run.
+//! GGUF files: parsed only, or loaded as complete models and run.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::mutation::{self, Dice};
 #[path = "../../../../crates/polydraft-gguf/tests/support/mod.rs"]
 mod support;
 
-/// Header, tensors, description and tokenizer.
+/// Reads header, tensors, description and tokenizer.
 pub fn read(dice: &mut Dice) -> Result<()> {
     const SEEDS: [&[u8]; 3] = [
         include_bytes!("../../../../crates/polydraft-gguf/tests/fixtures/byte_level.gguf"),
@@ -35,10 +35,10 @@ pub fn read(dice: &mut Dice) -> Result<()> {
     text_files::used(&polydraft_text::Tokenizer::from_parts(tokenizer, "mutant"), dice)
 }
 
-/// A model of a file, through the loader.
+/// Loads and runs a model from a GGUF file.
 pub fn model(dice: &mut Dice, folder: &Path) -> Result<()> {
     let mut bytes = complete(dice).finish();
-    // What says what the model is, more often than its weights.
+    // Mostly in the header, which describes the model, rather than in the weights.
     mutation::bytes(dice, &mut bytes, 4_000);
     let path = folder.join("model.gguf");
     write(&path, &bytes)?;
@@ -49,9 +49,9 @@ const WIDTH: u64 = 32;
 const TOKENS: [&str; 12] =
     ["<s>", "</s>", "h", "i", "o", "\u{120}", "hi", "ho", "e", "\u{120}h", "\u{120}ho", "x"];
 
-/// A model of one or two layers with a tokenizer, its matrices in types of the dice's choice.
+/// Writes a model of one or two layers with a tokenizer; matrix types are random.
 fn complete(dice: &mut Dice) -> support::Writer {
-    /// Number, numbers in a block, its bytes.
+    /// ggml type number, numbers per block, bytes per block.
     const TYPES: [(u32, usize, usize); 9] = [
         (0, 1, 4),
         (1, 1, 2),
@@ -142,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// Or else nothing behind the loader's first look would ever be tried.
+    /// If unmutated inputs were rejected, mutations would never get past the loader's first checks.
     #[test]
     fn unmutated_input_is_a_valid_model() {
         let folder = tempfile::tempdir().unwrap();
@@ -153,8 +153,8 @@ mod tests {
             write(&path, &complete(&mut dice).finish()).unwrap();
             match models::used(&path, &mut dice) {
                 Ok(()) => fine += 1,
-                // A way to stretch positions, a type of weights or a number that makes no
-                // distribution.
+                // Some choices are invalid by design: a RoPE scaling, a weight type, or numbers
+                // that give no distribution.
                 Err(error) => println!("{error:#}"),
             }
         }

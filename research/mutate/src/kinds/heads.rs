@@ -30,7 +30,7 @@ const HEADS: [(&str, &str); 12] = [
     ("dflash2", "model.safetensors"),
 ];
 
-/// A head with a file that is not as it should be drafts for a sound target.
+/// Loads a draft head with one changed file, and drafts for an unchanged target.
 pub fn directory(dice: &mut Dice, folder: &Path) -> Result<()> {
     let fixtures = "crates/polydraft-models/tests/heads";
     let (head, weights) = HEADS[dice.below(HEADS.len())];
@@ -39,7 +39,7 @@ pub fn directory(dice: &mut Dice, folder: &Path) -> Result<()> {
     std::fs::create_dir(&folder).context("cannot make a folder")?;
     let is_file = dice.one_in(3);
     if let (true, Ok(mut bytes)) = (is_file, read(&format!("{fixtures}/{head}/model.gguf"))) {
-        // What says what the head is, more often than its weights.
+        // Mostly in the header, which describes the head, rather than in the weights.
         mutation::bytes(dice, &mut bytes, 4_000);
         let file = folder.join("model.gguf");
         write(&file, &bytes)?;
@@ -61,7 +61,7 @@ pub fn directory(dice: &mut Dice, folder: &Path) -> Result<()> {
     used(head, &folder)
 }
 
-/// Drafts with what is in `found` as a head of this name.
+/// Loads `found` as a draft head with this name, and drafts with it.
 fn used(head: &str, found: &Path) -> Result<()> {
     let path = repository(match head {
         "assistant" => "crates/polydraft-models/tests/fixtures/gemma4",

@@ -1,4 +1,4 @@
-//! Model directories with one file that is not as it should be.
+//! Model directories with one changed file.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{read, write};
 use crate::mutation::{self, Dice};
 
-/// Small models, one of a family each.
+/// Small models, one per family.
 const MODELS: [&str; 7] = ["llama", "mistral", "qwen2", "qwen3", "gemma2", "opt", "opt-post-norm"];
 
 pub fn directory(dice: &mut Dice, folder: &Path) -> Result<()> {
@@ -45,7 +45,7 @@ pub fn directory(dice: &mut Dice, folder: &Path) -> Result<()> {
         }
         write(&folder.join(name), &contents)?;
     }
-    // Sharded, now and then.
+    // Sometimes sharded.
     let index = folder.join("model.safetensors.index.json");
     let _ = std::fs::remove_file(&index);
     if dice.one_in(10) {
@@ -58,7 +58,7 @@ pub fn directory(dice: &mut Dice, folder: &Path) -> Result<()> {
     used(folder, dice)
 }
 
-/// A model is described, loaded, and writes a little.
+/// Prints a model's description, loads it, and generates a few tokens.
 pub fn used(path: &Path, dice: &mut Dice) -> Result<()> {
     let read = Description::read(path).map(drop);
     let precision = Precision::ALL[dice.below(Precision::ALL.len())];

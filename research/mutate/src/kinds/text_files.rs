@@ -19,7 +19,7 @@ const TOKENIZERS: [&str; 7] = [
     include_str!("../../../../crates/polydraft-text/tests/fixtures/tokenizers/prepend.json"),
 ];
 
-/// Parts that mutations put into tokenizers, as the library writes them.
+/// Returns a component of a tokenizer that mutations insert, in the library's JSON format.
 fn part(dice: &mut Dice) -> (&'static str, Value) {
     let regex = ["\\s+", "(?i:'s)|\\p{L}+", "(a*)*$", "", "[", "(?=a)"][dice.below(6)];
     let content = ["", "a", "<s>", "\n"][dice.below(4)];
@@ -119,7 +119,7 @@ pub fn tokenizer(dice: &mut Dice) -> Result<()> {
     used(&Tokenizer::parse(&bytes, "mutant")?, dice)
 }
 
-/// All that a tokenizer is used for, on strings that nobody would write.
+/// Runs all operations of a tokenizer, on unusual strings.
 pub fn used(text: &Tokenizer, dice: &mut Dice) -> Result<()> {
     const PROMPTS: [&str; 6] = [
         "",
@@ -169,7 +169,7 @@ const TEMPLATES: [&str; 8] = [
      loop is defined else 2 ** 10 // 3 }}",
 ];
 
-/// Words that do much.
+/// Template fragments that are expensive or unusual.
 const WORDS: [&str; 34] = [
     "{% for i in range(1000) %}",
     "{% endfor %}",
@@ -211,7 +211,7 @@ pub fn template(dice: &mut Dice) -> Result<()> {
     let mut template = TEMPLATES[dice.below(TEMPLATES.len())].to_owned();
     for _ in 0..dice.below(4) {
         let word = WORDS[dice.below(WORDS.len())];
-        // A statement between two, an operator in one.
+        // Statements go between two tags, operators into an expression.
         let sign = if word.starts_with('{') { ["%}", "}}"][dice.below(2)] } else { " }}" };
         let offsets: Vec<usize> = template.match_indices(sign).map(|(at, _)| at).collect();
         let after = if word.starts_with('{') { 2 } else { 0 };

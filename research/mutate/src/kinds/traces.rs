@@ -1,4 +1,4 @@
-//! Traces: shards whole and damaged, headers, indices.
+//! Traces: intact and damaged shards, headers and indices.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -23,7 +23,7 @@ const TREES: [&str; 6] = [
     "stop-below:0.3,paths:2,3",
 ];
 
-/// A trace of one prompt, one of whose files is not as it should be.
+/// Reads a trace of one prompt with one changed file.
 pub fn trace(dice: &mut Dice, folder: &Path) -> Result<()> {
     let vocabulary = 2 + dice.below(4);
     let tree: PolicyKind = TREES[dice.below(TREES.len())].parse()?;
@@ -40,7 +40,7 @@ pub fn trace(dice: &mut Dice, folder: &Path) -> Result<()> {
         GzDecoder::new(&file[..]).read_to_end(&mut inner)?;
         mutation::safetensors(dice, &mut inner);
         if dice.one_in(2) {
-            // The numbers, the header left as it is.
+            // Changes the numbers only, not the header.
             let length =
                 inner.first_chunk::<8>().map_or(0, |length| u64::from_le_bytes(*length) as usize);
             let mut numbers = inner.split_off(inner.len().min(length.saturating_add(8)));
@@ -89,7 +89,7 @@ fn recording(dice: &mut Dice, header: &Header) -> Result<Recording> {
     Ok(recording)
 }
 
-/// A folder with a file that was changed.
+/// Opens a trace folder after one of its files was changed.
 fn opened(dice: &mut Dice, folder: &Path, header: &Header, recording: &Recording) -> Result<()> {
     let _ = std::fs::remove_dir_all(folder);
     Writer::create(folder, header)?.add(recording, &Value::Null)?;
@@ -104,7 +104,7 @@ fn opened(dice: &mut Dice, folder: &Path, header: &Header, recording: &Recording
     (0..trace.len()).try_for_each(|shard| used(&trace.shard(shard)?, &trace.header().tree, dice))
 }
 
-/// All that a shard is read for.
+/// Runs everything that reads a shard.
 fn used(shard: &Shard, tree: &PolicyKind, dice: &mut Dice) -> Result<()> {
     for position in 0..shard.positions() {
         shard.position(position)?;
