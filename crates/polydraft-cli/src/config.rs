@@ -148,7 +148,7 @@ fn with_defaults(mut program: Command, file: &Path, text: &str) -> Result<Comman
     let value = toml_span::parse(text).map_err(|error| source.error_at(error.span, &error))?;
     // A valid file is a table, even if empty.
     let table = value.as_table().into_iter().flatten();
-    // Defaults for all commands first: those of a command override them.
+    // Defaults for all commands first, because defaults of a single command override them.
     let (tables, keys): (Vec<_>, Vec<_>) = table.partition(|(_, value)| value.as_table().is_some());
     for (key, value) in keys {
         let values = values(&source, value)?;

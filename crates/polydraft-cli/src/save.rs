@@ -39,7 +39,7 @@ impl Save {
             let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
             let folder = folder.unwrap_or(Path::new("."));
-            // Reports a missing folder by its own name instead of the temporary file's.
+            // Reports a missing folder by its own name, not by the name of the temporary file.
             folder.metadata()?;
             let mut builder = tempfile::Builder::new();
             builder.prefix(".polydraft-");

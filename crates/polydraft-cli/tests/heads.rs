@@ -98,8 +98,8 @@ fn inspect_reports_head_and_compatibility() {
     );
 }
 
-/// A model's own MTP layer, from a directory and from a file: the output is that of plain decoding,
-/// with one chain and with several paths.
+/// A model's own MTP layer, from a directory and from a file: the output equals that of plain
+/// decoding, with one chain and with several paths.
 #[test]
 fn mtp_layer_drafts_keep_greedy_output() {
     for name in ["mtp-glm", "mtp-deepseek", "mtp-glm/model.gguf"] {

@@ -167,7 +167,7 @@ fn notes_name_only_options_of_the_command() {
     );
 }
 
-/// Numbers are printed as short as they were given.
+/// Numbers are printed with no more digits than were given.
 #[test]
 fn errors_print_numbers_in_short_form() {
     for (option, value) in [

@@ -30,7 +30,8 @@ fn self_draft_keeps_output_and_is_reported() {
         assert_eq!(out, plain, "{options:?}");
         let kind = name.strip_prefix("self:").unwrap();
         let messages = format!(
-            "note: quantised self-draft: the target's own weights in {kind} draft for it, "
+            "note: quantised self-draft: drafting with the target's own weights in {kind}, which \
+             take "
         );
         assert!(err.starts_with(&messages) && err.contains("MB more"), "{err}");
         let (_, err) = ok(&[&GENERATE[..], &TREE, options, &["-v"]].concat());
@@ -51,9 +52,9 @@ fn self_draft_keeps_output_and_is_reported() {
 fn default_draft_is_self_or_ngram() {
     let target = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/target");
     for (options, name, messages) in [
-        (&[][..], "self:q5_1", "the target's own weights in q5_1 draft for it, "),
-        (&["--dtype", "q8_0"], "self:q4_1", "the target's own weights in q4_1 draft for it, "),
-        (&["--dtype", "q4_0"], "ngram", "n-grams of the sequence itself draft for it"),
+        (&[][..], "self:q5_1", "the target's own weights in q5_1, which take "),
+        (&["--dtype", "q8_0"], "self:q4_1", "the target's own weights in q4_1, which take "),
+        (&["--dtype", "q4_0"], "ngram", "drafting with n-grams of the sequence itself"),
     ] {
         let plain = [&GENERATE[..], &["--verifier", "none", "--target", target], options].concat();
         let complete = [&GENERATE[..], &TREE, &["--target", target], options].concat();

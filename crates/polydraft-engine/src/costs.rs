@@ -248,7 +248,7 @@ fn prefill(engine: &mut Engine, request: Request<'static>) -> Result<()> {
 /// Runs a few steps of a request and returns their statistics.
 fn run_steps(engine: &mut Engine, request: Request<'static>) -> Result<Statistics> {
     let mut session = engine.open(request)?;
-    // This output is not the user's: n-grams must not learn from it.
+    // This output is generated for measurement only: n-grams must not learn from it.
     session.observers.others.clear();
     let taken = (|| {
         while engine.prepare(&mut session, usize::MAX)? > 0 {}

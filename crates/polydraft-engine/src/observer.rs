@@ -131,7 +131,7 @@ pub struct CommittedStep<'a> {
     pub emitted: &'a [Emitted],
     /// Nodes at which the verifier fell back to a weaker algorithm.
     pub fallbacks: u64,
-    /// Times of the step: this sequence's share of the batch's.
+    /// Times of the step: this sequence's share of the times of the batch.
     pub time: StepTime,
 }
 

@@ -50,7 +50,7 @@ pub(crate) fn with_shared_randomness<T>(
 /// engine.close(session)?;
 /// # Ok::<(), polydraft_engine::Error>(())
 /// ```
-#[must_use = "a session is to be closed by its engine, or its sequences stay open"]
+#[must_use = "close a session with its engine, otherwise its sequences stay open"]
 pub struct Session<'c> {
     pub(crate) target: Sequence,
     pub(crate) drafter: Option<Sequence>,

@@ -15,10 +15,11 @@ use crate::shard::{Sample, SampleData};
 const MAX_QUESTION_TOKENS: usize = 120;
 /// Probability that a conversation continues after an answer.
 const CONTINUE_PROBABILITY: f64 = 0.3;
-/// Top-p of questions at temperature 1. Answers use the full distribution, which is learned.
+/// Top-p of questions at temperature 1. Answers are drawn from the full distribution, because it is
+/// the distribution to learn.
 const QUESTION_TOP_P: f64 = 0.95;
 
-/// Length of samples, and how they are drawn.
+/// Settings of samples: maximum length, temperatures, and the data to store.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SampleSettings<'a> {
     pub max_tokens: usize,

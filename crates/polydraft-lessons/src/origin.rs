@@ -1,5 +1,5 @@
-//! Origin of a folder's samples. Samples of another model, or states of other layers, have the same
-//! format, so the origin is recorded and checked.
+//! Origin of a folder's samples. The format does not distinguish samples of different models, or
+//! states of different layers, so the origin is recorded and checked.
 
 use std::path::Path;
 

@@ -164,7 +164,7 @@ impl Shard {
     /// Reads the samples of a shard as tokens; `None` if the shard does not exist.
     ///
     /// # Errors
-    /// A file that is no shard.
+    /// A file that is not a shard.
     pub(crate) fn read_samples(folder: &Path, number: usize) -> Result<Option<Vec<Vec<Token>>>> {
         let path = Self::path(folder, number);
         if !path.exists() {
@@ -191,7 +191,7 @@ impl Shard {
             Ok(samples)
         };
         let samples = read().with_context(|| {
-            format!("{} is no shard of samples: delete it, and it is written again", path.display())
+            format!("{} is not a shard of samples: delete it to write it again", path.display())
         })?;
         Ok(Some(samples))
     }

@@ -229,5 +229,5 @@ fn rejects_damaged_shards() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(Shard::path(directory.path(), 0), "nonsense").unwrap();
     let message = error(&plan(tiny_target(), directory.path()));
-    assert!(message.contains("is no shard of samples: delete it"), "{message}");
+    assert!(message.contains("is not a shard of samples: delete it"), "{message}");
 }

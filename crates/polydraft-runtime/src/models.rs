@@ -148,7 +148,7 @@ impl Models {
 const DEMO_NAME: &str = "target";
 
 impl ModelOptions {
-    /// Returns the target's default name: that of its directory or file.
+    /// Returns the target's default name: the name of its directory or file.
     pub fn target_name(&self) -> String {
         let Some(target) = &self.target else { return DEMO_NAME.to_owned() };
         let path = std::path::absolute(target).unwrap_or_else(|_| target.into());

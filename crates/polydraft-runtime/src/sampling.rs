@@ -20,7 +20,8 @@ pub struct SamplingOptions {
     pub top_p: Option<f64>,
     /// Samples only from tokens with at least this fraction of the likeliest token's probability.
     pub min_p: Option<f64>,
-    /// Temperature of the draft; by default, as for the next three options, the target's.
+    /// Temperature of the draft. If this or one of the next three options is missing, the target's
+    /// setting applies.
     pub draft_temperature: Option<f64>,
     /// Temperatures of further drafts of the same model, each of which draws its own path.
     pub further_draft_temperatures: Vec<f64>,
@@ -55,12 +56,12 @@ impl SamplingOptions {
         }
     }
 
-    /// Returns the draft's settings; missing ones are the target's.
+    /// Returns the draft's settings; missing ones are taken from the target's.
     pub fn draft(&self) -> Sampling {
         self.draft_with_target(self.target())
     }
 
-    /// Returns the draft's settings; missing ones are those of `target`.
+    /// Returns the draft's settings; missing ones are taken from `target`.
     pub fn draft_with_target(&self, target: Sampling) -> Sampling {
         Sampling {
             temperature: self.draft_temperature.unwrap_or(target.temperature),

@@ -16,8 +16,8 @@ pub struct OutputOptions {
     /// Whether to draw with randomness shared by draft and target (Gumbel coupling), also in plain
     /// decoding.
     pub shared_randomness: bool,
-    /// Number of likeliest alternatives whose log-probabilities are recorded with each token's;
-    /// `None` records nothing.
+    /// Number of likeliest alternatives whose log-probabilities are recorded with the
+    /// log-probability of each token; `None` records nothing.
     pub scores: Option<usize>,
 }
 

@@ -67,7 +67,7 @@ pub trait Reply: Send {
         Vec::new()
     }
 
-    /// Events for the news of one sequence.
+    /// Events for the new output of one sequence.
     fn stream_events(&mut self, sequence: usize) -> Vec<StreamEvent>;
 
     /// Last events of a stream.

@@ -118,7 +118,7 @@ impl Grammars {
         };
         bytes.resize(vocabulary, Vec::new());
         for &token in end_tokens {
-            // An end token is no part of the output, whatever its string.
+            // An end token is not part of the output, whatever its string.
             if let Some(bytes) =
                 bytes.get_mut(token as usize).filter(|bytes| bytes.first() != Some(&0xff))
             {

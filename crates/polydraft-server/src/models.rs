@@ -191,7 +191,7 @@ impl Models {
     /// Loads the first model.
     ///
     /// # Errors
-    /// Those of loading it.
+    /// Errors of loading the model.
     pub async fn load_first(&self) -> Result<(), Arc<anyhow::Error>> {
         match self.slots.first() {
             Some(slot) => self.wait_until_loaded(slot).await.map(drop),

@@ -83,7 +83,7 @@ fn logit_bias_and_stop_forms() {
     let body = json!({ "prompt": "a", "temperature": 0, "n_predict": 30, "stop": ["b"] });
     let answer = post(body);
     assert_eq!((&answer["stop_type"], &answer["stopping_word"]), (&json!("word"), &json!("b")));
-    // −1 is up to the end of the context, and a negative seed is no seed.
+    // −1 is up to the end of the context, and a negative seed means a random one.
     let answer = post(json!({ "prompt": "a", "n_predict": -1, "ignore_eos": true, "seed": -1 }));
     assert_eq!(answer["tokens_predicted"], 511);
     for (name, value) in [
@@ -124,7 +124,7 @@ fn ignore_eos_forbids_the_end_token() {
     assert!(!endless["tokens"].as_array().unwrap().contains(&json!(END)));
     let reported = &endless["generation_settings"]["logit_bias"];
     assert_eq!(reported, &json!([{ "token": 2, "bias": -1.5 }, { "token": END, "bias": null }]));
-    // If a grammar allows nothing else, the end token is sampled all the same.
+    // If a grammar allows nothing else, the end token is still sampled.
     let server = common::start_byte_tokens();
     let body = json!({ "prompt": "a", "n_predict": 9, "ignore_eos": true,
         "grammar": "root ::= \"ab\"" });
@@ -177,7 +177,7 @@ fn post_sampling_probs_are_those_of_the_sampled_distribution() {
                 && reported["logprob"].is_null()
         );
     }
-    // The output is the same.
+    // The output is the same with both kinds of probabilities.
     let body = |post: bool| {
         json!({ "prompt": "c a", "n_predict": 40, "n_probs": 3, "seed": 9,
         "post_sampling_probs": post })

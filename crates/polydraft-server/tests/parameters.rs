@@ -45,7 +45,7 @@ fn allowed_token_ids_limit_sampling() {
         assert!(words.contains(&"b") && words.contains(&"d"), "{text}");
         assert!(words.iter().all(|word| ["b", "d"].contains(word)), "{text}");
     }
-    // An empty list is no limit.
+    // An empty list does not limit the tokens.
     server.complete(json!({ "prompt": "a", "max_tokens": 2, "allowed_token_ids": [] }));
 }
 

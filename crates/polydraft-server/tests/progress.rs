@@ -47,7 +47,7 @@ fn streams_report_prompt_progress() {
             .filter(|reports| !reports.is_null())
             .collect();
         check_progress(&reports, 200);
-        // Not without the parameter.
+        // Without the parameter no progress is reported.
         body["return_progress"] = json!(false);
         let all = events(&server, path, &body);
         assert!(all.iter().all(|event| event["prompt_progress"].is_null()), "{path}");

@@ -306,7 +306,7 @@ fn rejects_invalid_and_large_bodies() {
         (b"{\"prompt\": \"a\", \"stream_options\": [{\"a\": 1, \"a\": 1}]}", 400),
         (&[b'['; 9_000], 400),
         (&[b' '; 20_000], 413),
-        // Also for a client that is still sending.
+        // The answer also reaches a client that is still sending.
         (&vec![b' '; 4 << 20], 413),
     ] {
         let reply = reply(server.send("POST /v1/completions HTTP/1.1", body));
@@ -342,7 +342,7 @@ fn rejects_invalid_framing_and_other_protocols() {
         )
         .unwrap();
     assert_eq!(reply(stream).status, 400);
-    // Not HTTP.
+    // A request that is not HTTP.
     let mut stream = server.connect();
     stream.write_all(b"\x16\x03\x01 hello\r\n\r\n").unwrap();
     let mut answer = String::new();

@@ -1,4 +1,4 @@
-//! Answers over loopback, equal to those of the engine alone.
+//! Answers over loopback equal the output of the engine alone.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Chat templates compared with those of transformers: fixtures/chats.json, written by
-//! make_text.py.
+//! Rendered chat templates compared with the output of transformers: fixtures/chats.json, written
+//! by make_text.py.
 
 use std::fs;
 use std::path::Path;

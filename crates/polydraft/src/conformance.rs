@@ -45,8 +45,8 @@ pub const TOLERANCE: f64 = 1e-12;
 pub struct Case {
     /// The distribution that the emitted token must have.
     pub target: Distribution,
-    /// The distribution of each draft; the first one is that of all drafts unless they are
-    /// distinct.
+    /// The distribution of each draft; unless the drafts are distinct, the first one applies to all
+    /// of them.
     pub drafts: Vec<Distribution>,
     /// The drafting scheme.
     pub scheme: Drafting,

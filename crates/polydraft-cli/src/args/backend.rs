@@ -36,7 +36,7 @@ pub struct BackendArgs {
     context: Option<u32>,
     /// Size of the KV cache for all sequences and their drafts, in tokens.
     ///
-    /// [default: the context of one sequence and 512]
+    /// [default: the context of one sequence plus 512]
     #[arg(
         hide_short_help = true,
         long,

@@ -10,7 +10,7 @@ use polydraft_text::{Language, Message, Rendering};
 use super::template::TemplateArgs;
 use crate::output::note;
 
-/// Whether the prompt is a message to be answered.
+/// Options for prompts that are chat messages.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Chat")]
 pub struct ChatArgs {

@@ -4,7 +4,7 @@ use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use polydraft::Token;
 
-/// What ends a sequence.
+/// Options for the end of the output.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Limits")]
 pub struct EndArgs {

@@ -25,13 +25,13 @@ pub struct ModelArgs {
     ///
     /// A model must have the target's vocabulary. A draft head is one trained for the target
     /// (EAGLE, DFlash, DSpark). A table of n-grams is a file written by 'polydraft learn'. 'self'
-    /// quantises the target's own weights to q5_1 or q4_1, whichever is the first to be much
-    /// smaller than the target; 'self:TYPE' names the type. 'mtp' uses the layer that some models
-    /// have for predicting further tokens. 'ngram' uses the n-grams of the sequence and needs no
-    /// model. 'none' decodes without a draft. May be repeated: each draft then draws its own path,
-    /// which needs a verifier for distinct drafts, such as specinfer. [default: the draft of the
-    /// demo pair if no target is named; otherwise 'mtp' if the target has such a layer, 'self' if
-    /// that is faster, or 'ngram']
+    /// quantises the target's own weights to the first of q5_1, q4_1 and q4_0 that is much smaller
+    /// than the target; 'self:TYPE' names the type. 'mtp' uses the multi-token prediction layer
+    /// that some models have. 'ngram' uses the n-grams of the sequence and needs no model. 'none'
+    /// decodes without a draft. May be repeated: each draft then draws its own path, which needs a
+    /// verifier for distinct drafts, such as specinfer. [default: the draft of the demo pair if no
+    /// target is given; otherwise 'mtp' if the target has such a layer, 'self' if that is faster,
+    /// or 'ngram']
     #[arg(long, value_name = "MODEL")]
     draft: Vec<String>,
     /// Also use the n-grams of this file with --draft ngram.
@@ -41,10 +41,10 @@ pub struct ModelArgs {
     corpus: Option<PathBuf>,
     /// Draft from the n-gram table in FILE and keep training it.
     ///
-    /// The table is created if it is missing. For every token that the target writes, its most
-    /// likely tokens are added with their probabilities, so acceptance grows with use. The table is
-    /// saved every five minutes and at the end, and reveals something of what was written. A seeded
-    /// output can change after more has been learned.
+    /// The table is created if it is missing. For every token of the target's output, the most
+    /// likely tokens at its position are added with their probabilities, so acceptance grows with
+    /// use. The table is saved every five minutes and at the end, and reveals something about the
+    /// output. A seeded output can change after more has been learned.
     #[arg(long, value_name = "FILE")]
     learn: Option<PathBuf>,
     /// Mix n-grams of the sequence into the draft's distribution: on or off.
@@ -97,8 +97,8 @@ pub struct ModelArgs {
     offline: bool,
     /// Number of threads to compute with.
     ///
-    /// At most the number that the machine runs at once. [default: one for a target of less than 64
-    /// MB, which is done before a second thread has started; otherwise one per core]
+    /// At most the number of hardware threads. [default: one for a target of less than 64 MB, which
+    /// is faster on a single thread; otherwise one per core]
     // Read in threads.rs before the command runs.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
@@ -106,8 +106,8 @@ pub struct ModelArgs {
     backend: BackendArgs,
 }
 
-/// Models of a command that also takes its target as an argument, like other programs that run
-/// models.
+/// Models of a command that also accepts its target as a positional argument, like other programs
+/// that run models.
 #[derive(Args, Debug, Clone)]
 pub struct RunModelArgs {
     /// Target model: a directory, a .gguf file, or a Hugging Face id, as --target.

@@ -4,7 +4,7 @@ use clap::Args;
 use polydraft::Sampling;
 use polydraft_runtime::SamplingOptions;
 
-/// How logits become the sampled distribution.
+/// Options for sampling.
 #[derive(Args, Debug, Clone, Default)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {

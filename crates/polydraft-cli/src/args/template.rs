@@ -7,7 +7,7 @@ use clap::Args;
 use polydraft_runtime::TemplateOptions;
 use serde_json::{Map, Value};
 
-/// How conversations are put to a model.
+/// Options for the chat template.
 #[derive(Args, Debug, Clone, Default)]
 pub struct TemplateArgs {
     /// File with a Jinja chat template to use instead of the model's.

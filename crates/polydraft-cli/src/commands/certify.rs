@@ -20,8 +20,8 @@ use crate::prompts::PromptArgs;
 
 /// Test that speculative decoding is lossless on your own models.
 ///
-/// There are two tests. At temperature 0 the output must equal that of plain decoding token for
-/// token, except for ties within rounding. At the given temperature the first tokens after each
+/// There are two tests. At temperature 0 the output must equal the output of plain decoding token
+/// for token, except for ties within rounding. At the given temperature the first tokens after each
 /// prompt are decoded thousands of times, and a G-test compares their joint distribution with the
 /// target's, which is computed exactly from its logits. A lossless verifier fails this test with
 /// probability --false-alarm; an incorrect one fails it if there are enough runs to detect the
@@ -328,7 +328,9 @@ fn print(report: &Report) -> Result<()> {
         )?;
     }
     let verdict = match report.verdict {
-        Verdict::Pass if report.runs == 0 => "pass: the outputs are plain decoding's".to_owned(),
+        Verdict::Pass if report.runs == 0 => {
+            "pass: the outputs equal those of plain decoding".to_owned()
+        }
         Verdict::Pass if report.planted_fault => {
             "pass, although a fault was planted: too few runs to find it; raise --runs or \
              --max-prompts"

@@ -263,11 +263,11 @@ impl Report {
             )?;
         }
         if self.extra_layers > 0 {
-            line("MTP", "a layer that predicts further tokens: --draft mtp".to_owned())?;
+            line("MTP", "a multi-token prediction layer: --draft mtp".to_owned())?;
         }
         let full = self
             .full_key_value_heads
-            .map_or(String::new(), |heads| format!(", {heads} where a layer sees everything"));
+            .map_or(String::new(), |heads| format!(", {heads} in layers with full attention"));
         line(
             "shape",
             format!(

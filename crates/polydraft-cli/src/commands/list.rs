@@ -57,8 +57,8 @@ pub const VERIFIERS: [(&str, &str); 15] = [
     ("walk:RULE", "from the root down by any rule below"),
     (
         "invariant",
-        "for a seed the same output with every draft and tree, at some loss of acceptance; any \
-         tree",
+        "the output for a seed is the same for every draft and tree, at some loss of \
+         acceptance; any tree",
     ),
     ("none", "plain decoding, the same distribution"),
 ];
@@ -83,11 +83,11 @@ const TREES: [(&str, &str); 11] = [
     ("--tree distinct:K,L", "a path of L tokens from each of K drafts, or draft temperatures"),
     ("--stop-below P", "end paths at low confidence of the draft; with any tree"),
     ("--tree fixed:0,0,1", "the parent of each node; drawn without replacement, or by /SCHEME"),
-    ("--tree 3,2,1", "so many tokens at each node of a level"),
-    ("--tree binary", "two at every node, --depth levels"),
-    ("--tree 3-ary", "three, or any other number, at every node"),
-    ("--tree budget:2,1.5", "as many draws as give so many distinct tokens, level by level"),
-    ("--tree sequoia:16", "the best tree of so many nodes for measured acceptances, --acceptance"),
+    ("--tree 3,2,1", "this many draws at each node of a level"),
+    ("--tree binary", "two draws at every node, --depth levels"),
+    ("--tree 3-ary", "three draws, or any other number, at every node"),
+    ("--tree budget:2,1.5", "draws until this many distinct tokens are expected, by level"),
+    ("--tree sequoia:16", "the best tree of 16 nodes for the acceptance rates of --acceptance"),
 ];
 
 /// Prints the lists.

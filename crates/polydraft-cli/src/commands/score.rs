@@ -56,9 +56,10 @@ struct Report {
     scored: usize,
     /// Sum of the natural log-probabilities.
     logprob: f64,
-    /// Perplexity: exp of minus their mean.
+    /// Perplexity: exp of the negated mean log-probability.
     perplexity: f64,
-    /// Bits per byte, if all of the text was scored: the bytes of a part of the tokens are unknown.
+    /// Bits per byte; `None` unless the full text was scored, because the number of bytes of only
+    /// some of the tokens is unknown.
     bits_per_byte: Option<f64>,
     results: Vec<TokenScore>,
 }

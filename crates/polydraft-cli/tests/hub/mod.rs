@@ -132,7 +132,7 @@ fn downloads_model_once_and_finds_it_offline() {
 #[test]
 fn resumes_interrupted_download() {
     let (hub, cache) = hub();
-    // A single interruption goes unnoticed.
+    // A single interruption does not fail the download.
     hub.lock().broken = Some(("model.safetensors".to_owned(), 3));
     succeeds(&hub, &cache, &["inspect", "org/tiny"]);
     let all = hub.lock().files["model.safetensors"].len();

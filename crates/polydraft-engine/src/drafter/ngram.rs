@@ -147,7 +147,7 @@ struct SequenceState {
     /// Weights w_n of the sequence's own counts and of the corpus's, estimated so far.
     hit_rates: HitRates,
     corpus_hit_rates: HitRates,
-    /// Weights of the sequence's own prediction against the shared table's.
+    /// Weights of the sequence's own prediction against the prediction of the shared table.
     source_weights: SourceWeights,
     /// Last tokens up to each scored node, by node.
     scored: Vec<Vec<Token>>,
@@ -475,7 +475,7 @@ mod tests {
         }
     }
 
-    /// The sequence's own n-grams are merged with the table's.
+    /// The sequence's own n-grams are merged with those of the table.
     #[test]
     fn table_drafts_until_the_sequence_repeats_itself() {
         let mut learner = NgramLearner::new(&Vocabulary::numbered(10));

@@ -1,7 +1,7 @@
 //! Forced tokens: emitted without a target pass.
 //!
 //! Where a logits processor allows only one token, plain decoding emits it with probability 1.
-//! Target and drafter compute its KV cache in the next pass, like any other token's.
+//! Target and drafter compute the KV cache of these tokens in the next pass, as of any other token.
 
 use super::models::Models;
 use crate::observer::StepObserver;

@@ -77,7 +77,8 @@ struct Slot<'a, 'c> {
 /// Number of logits of all sessions above which verification runs on several threads.
 const MIN_PARALLEL_LOGITS: usize = 1 << 15;
 
-/// Decides what a session emits, from the logits at the nodes of its tree; `name` is the target's.
+/// Decides what a session emits, from the logits at the nodes of its tree; `name` is the target's
+/// name, for errors.
 fn decide(name: &str, logits: Vec<&[f32]>, pool: &Pool, session: &mut Session) -> Result<Decided> {
     let Session {
         speculation, rng, shared_randomness, draft, processor, observers, tokens, ..

@@ -5,7 +5,7 @@ use crate::score::ScoreRecorder;
 use crate::trace::TraceRecorder;
 use crate::{Emitted, Result, Statistics};
 
-/// The built-in observers, and the caller's.
+/// The built-in observers, and those that the caller added.
 #[derive(Default)]
 pub(crate) struct Observers<'c> {
     pub statistics: Statistics,

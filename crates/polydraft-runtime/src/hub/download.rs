@@ -303,7 +303,7 @@ impl<'a> PartialFile<'a> {
         Ok(())
     }
 
-    /// Compares the complete file's hash with the hub's.
+    /// Compares the complete file's hash with the hash that the hub lists.
     fn check(&mut self, remote: &RemoteFile) -> Result<()> {
         let (Some(hash), Some(expected)) = (self.hash.take(), &remote.sha256) else {
             return Ok(());

@@ -150,8 +150,8 @@ impl LogitsProcessor for Mask {
         }
     }
 
-    /// Forced tokens, found one by one from their masks: decoding would sample the same. One copy
-    /// of the parser follows them.
+    /// Forced tokens, found one by one from their masks: decoding would sample the same tokens. One
+    /// copy of the parser follows them.
     fn forced(&self, decided: &[Token]) -> Vec<Token> {
         let NodeMask::Allowed(mask) = self.node_mask(decided, &[]) else { return Vec::new() };
         let (mut next, mut forced) = (single_token(&mask), Vec::new());

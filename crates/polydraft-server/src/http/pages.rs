@@ -16,7 +16,7 @@ const FILES: [(&str, &str, &str); 4] = [
     ("/page.js", "text/javascript; charset=utf-8", include_str!("../../pages/page.js")),
     ("/docs", HTML, include_str!("../../pages/docs.html")),
 ];
-/// Allows a page to load only its own parts and this server's.
+/// Allows a page to load only its own parts and resources of this server.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'self'; script-src 'self' \
     'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors \
     'none'; base-uri 'none'; form-action 'self'";

@@ -81,7 +81,7 @@ impl Server {
     /// First address that the server listens on.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Errors of the system.
     pub fn address(&self) -> io::Result<SocketAddr> {
         let first = self.addresses()?.first().copied();
         first.ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
@@ -90,7 +90,7 @@ impl Server {
     /// All addresses that the server listens on.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Errors of the system.
     pub fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
         self.listeners.iter().map(TcpListener::local_addr).collect()
     }

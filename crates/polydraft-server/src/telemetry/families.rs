@@ -1,6 +1,7 @@
 //! Metrics in Prometheus's text format, version 0.0.4.
 //!
-//! Written by hand: the existing libraries bring ten crates, and do no more of what is needed here.
+//! Written by hand: the existing libraries would add ten crates, for nothing else that is needed
+//! here.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -105,8 +105,8 @@ impl StepCosts {
         true
     }
 
-    /// Takes the verifier and tree of a sequence. The flag is whether they already have the final
-    /// costs. For a request with a seed, completes the measurement first.
+    /// Takes the verifier and tree of a sequence. The returned flag is true if they already have
+    /// the final costs. For a request with a seed, completes the measurement first.
     pub fn take_speculation(
         &mut self,
         params: &mut RequestParams,

@@ -37,7 +37,8 @@ pub struct RequestParams {
     /// Seed of all random decisions. Each sequence draws from its own stream of it, independent of
     /// other work.
     pub seed: u64,
-    /// Whether the client gave the seed: then neighbours change no bit of the output.
+    /// Whether the client gave the seed: then the output must not depend on other requests in the
+    /// batch, bit for bit.
     pub seeded: bool,
     /// Special tokens that are part of the output, as strings.
     pub visible_special_tokens: Vec<&'static str>,

@@ -5,11 +5,11 @@ use std::time::Duration;
 /// Approximate seconds of prefill between two steps: the time that a sequence may wait for another
 /// one's prompt.
 const TARGET_SECONDS: f64 = 0.1;
-/// Minimum and maximum tokens of a prefill pass. Fewer cost a pass nearly as much; more would only
-/// enlarge its buffers.
+/// Minimum and maximum tokens of a prefill pass. A pass over fewer tokens takes nearly as long;
+/// more would only enlarge its buffers.
 const MIN_TOKENS: usize = 16;
 const MAX_TOKENS: usize = 512;
-/// Weight of the last measurement.
+/// Weight of the last measurement in the exponential moving average.
 const SMOOTHING: f64 = 0.3;
 
 /// Measured speed of prefill.

@@ -92,7 +92,8 @@ impl Sequence {
         catch_panic(|| {
             let (speculation, has_final_costs) = costs.take_speculation(params, number, engine);
             let mut random = seeded(params.seed);
-            // The first stream is the one that the seed gives a single sequence.
+            // Stream 0 is the default, so the first of several sequences equals a single one with
+            // this seed.
             random.set_stream(number as u64);
             let random = ReversibleRng::new(random);
             let detokenizer = language.tokenizer.stream(&params.prompt);
@@ -263,7 +264,7 @@ impl RunningRequest {
         self.sequences.is_empty() && self.opened >= self.job.params.count
     }
 
-    /// Sends new events, and closes complete sequences. A failed one ends the request.
+    /// Sends new events, and closes complete sequences. A failed sequence ends the request.
     pub fn send_events(&mut self, engine: &mut Engine, telemetry: &Telemetry) {
         for mut sequence in std::mem::take(&mut self.sequences) {
             let number = self.job.first + sequence.number;

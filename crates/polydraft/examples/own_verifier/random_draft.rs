@@ -4,7 +4,7 @@
 //! Problem: emit a path of a tree of independent draws and one more token with the target's
 //! distribution.
 //! Source: Leviathan et al. 2023, algorithm 1, for the chosen draft.
-//! Complexity: that of `token`, for each node on the emitted path.
+//! Complexity: as the verifier `token`, for each node on the emitted path.
 //! Proof:
 //! 1. A draft chosen blindly among n independent draws is a draw from the draft's distribution q.
 //! 2. Accepted with probability min(1, p/q), and replaced by a draw from (p − q)+ normalised

@@ -5,7 +5,7 @@
 //! normalised.
 //! Source: Khisti et al. 2025, theorem 1: every rule of the highest acceptance can be run in this
 //! form. Acceptance is Σ min(p, m).
-//! Complexity: that of the selection; one draw from the residual.
+//! Complexity: the cost of the selection, and one draw from the residual.
 //! Deviations: (1) a selector may accept less than min(1, p/m), as the truncated alphabet of Khisti
 //! et al. does.
 

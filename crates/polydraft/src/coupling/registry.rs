@@ -1,7 +1,8 @@
 //! Registries of rules as values: the built-in rules, and rules of other crates.
 //!
-//! A walk uses a [`WalkRule`]. Users name one, and a [`RuleRegistry`] resolves names:
-//! [`RuleRegistry::built_in`] those of this crate, [`RuleRegistry::with_rules`] more.
+//! A walk uses a [`WalkRule`]. Users give its name, and a [`RuleRegistry`] resolves it:
+//! [`RuleRegistry::built_in`] contains the rules of this crate, [`RuleRegistry::with_rules`] adds
+//! others.
 
 use std::fmt;
 use std::sync::Arc;

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::StepContext;
 use crate::{Error, Result};
 
-/// Seconds of the passes of target and draft on one machine. Everything a step takes apart from the
-/// draft's passes counts as the target's: distributions, verification, rolling back caches.
+/// Seconds of the passes of target and draft on one machine. All other time of a step counts as
+/// part of the target's pass: distributions, verification, rolling back caches.
 ///
 /// ```
 /// use polydraft::policy::{Costs, StepContext};

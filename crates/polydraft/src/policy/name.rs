@@ -186,7 +186,7 @@ impl TreeChoice<'_> {
     }
 }
 
-/// Names of trees that are not those of policies, for messages.
+/// Names of trees that are not names of policies, for messages.
 fn others() -> String {
     format!("draws per level such as {LEVELS}, or {}", OTHERS.join(", "))
 }

@@ -5,7 +5,7 @@
 //! Source: Sun et al. 2023 (SpecTr), algorithm 3; Miao et al. 2023 (SpecInfer), algorithm 2. With
 //! k-seq it is SpecTr, with recursive rejection SpecInfer (and RSD or Sequoia with drafts without
 //! replacement), with naive sampling their baseline and the only walk of a top-k tree.
-//! Complexity: that of the rule, for each node on the emitted path.
+//! Complexity: the cost of the rule for each node on the emitted path.
 //! Deviations: (1) the tree stores the order in which tokens were first drawn, and how many draws
 //! share each; all orders of independent draws that fit are equally likely, so the rule is given a
 //! random one; (2) where the rule's last draw happens to be a child, the walk continues from it

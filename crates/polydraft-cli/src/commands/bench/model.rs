@@ -25,8 +25,8 @@ use polydraft_runtime::{model_files, threads};
 /// Measure loading, decoding and the cost of passes of a model.
 ///
 /// Loading is compared with reading the file, decoding with reading the memory, and a pass over
-/// several tokens with a pass over one. Scores are checked first: those of a tree must equal those
-/// of its tokens one by one.
+/// several tokens with a pass over one. Before that, the scores of a tree are checked to equal the
+/// scores of its tokens one by one.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Model [default: one with random weights, made in a temporary folder].
@@ -291,7 +291,7 @@ fn forked_tree() -> DraftTree {
     tree
 }
 
-/// Checks that a tree's scores equal those of its tokens one by one.
+/// Checks that a tree's scores equal the scores of its tokens one by one.
 fn check(model: &mut TransformerModel, context: usize) -> Result<()> {
     let before = prompt_tokens(model, context.min(16));
     let tree = forked_tree();
@@ -362,7 +362,7 @@ impl Report {
         )?;
         writeln!(
             out,
-            "{:<8} {:>8} {:>10} {:>10} {:>9} {:>8} {:>10}   cost of a pass over so many tokens, \
+            "{:<8} {:>8} {:>10} {:>10} {:>9} {:>8} {:>10}   cost of a pass by number of tokens, \
              relative to one",
             "dtype", "load, s", "peak, GB", "size, GB", "tokens/s", "GB/s", "of memory"
         )?;

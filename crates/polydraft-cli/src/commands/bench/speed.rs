@@ -26,9 +26,9 @@ pub use report::{Report, Row};
 /// Recommend settings for a target and its draft, with the speed-up and the reason.
 ///
 /// Compares plain decoding, adaptive draft length ('auto') and some fixed trees, alternating every
-/// few steps, so that a drift of the machine affects all alike. The ratios of measured times stand
-/// beside those estimated from the costs of passes, as 'auto' estimates them. The latter are free of
-/// the machine's noise: with --outputs and --costs the same seed gives the same numbers.
+/// few steps, so that a drift of the machine's speed affects all alike. Ratios are reported twice:
+/// from measured times, and estimated from the costs of passes as 'auto' does. The estimates are
+/// free of timing noise: with --outputs and --costs repeated runs give the same numbers.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -191,8 +191,8 @@ fn fixed_trees(args: &Args) -> Result<Vec<PolicyKind>> {
     Ok(trees)
 }
 
-/// Decodes prompt by prompt until the time is up, interleaving all methods: a drift of the machine
-/// affects all alike. Returns whether the user interrupted.
+/// Decodes prompt by prompt until the time is up, interleaving all methods: a drift of the
+/// machine's speed affects all alike. Returns whether the user interrupted.
 fn measure_methods(
     args: &Args,
     costs: &Costs,
@@ -235,8 +235,8 @@ fn concurrent_sequences(models: &Models, tokens: usize) -> usize {
 }
 
 /// Decodes one prompt by each method, a few steps of each in turn. The order is random in every
-/// round: after a method with other weights, a CPU's cache has lost those of the next method, and
-/// after one with the same weights it has not.
+/// round: after a method with other weights, the CPU cache no longer contains the weights of the
+/// next method; after one with the same weights it does.
 fn interleave(
     models: &mut Models,
     costs: &Costs,
@@ -335,8 +335,8 @@ fn by_costs(generation: &Statistics) -> (f64, f64) {
         .map_or((0.0, 0.0), |choices| (choices.plain_seconds, choices.seconds))
 }
 
-/// Returns the ratio of total gain to total time. Interleaved methods have had the same machine, so
-/// no median is needed, and a lucky generation counts as much as an unlucky one.
+/// Returns the ratio of total gain to total time. Interleaving exposes all methods to the same
+/// disturbances, so no median is needed; lucky and unlucky generations count alike.
 fn rate<'s>(generations: impl IntoIterator<Item = &'s Statistics>, measure: Measure) -> f64 {
     let add = |(amount, seconds): (f64, f64), generation: (f64, f64)| {
         (amount + generation.0, seconds + generation.1)

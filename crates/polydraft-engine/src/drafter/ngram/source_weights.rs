@@ -1,4 +1,4 @@
-//! Weights of the sequence's own prediction against the table's.
+//! Weights of the sequence's own prediction against the prediction of a table.
 //!
 //! Problem: repetitive text is predicted best by its own contexts, the longest first; new text by a
 //! table. Which kind a sequence is becomes apparent only as it grows.

@@ -44,7 +44,7 @@ struct Order {
     visits: Vec<u32>,
     /// End index of each context's followers.
     ends: Vec<u32>,
-    /// Followers of all contexts, those of each ascending.
+    /// Followers of all contexts; the followers of each context ascend.
     tokens: Vec<Token>,
     /// Share of each follower in the visits to its context, in units of 1 / [`SHARE_UNIT`].
     shares: Vec<u16>,

@@ -144,8 +144,8 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<NativeReply>
     Ok(Prepared { requests, form, answer, stream, ignored })
 }
 
-/// Forbids the end tokens: llama.cpp's `ignore_eos`. That of vLLM, and of the other routes here,
-/// continues after them.
+/// Forbids the end tokens: llama.cpp's `ignore_eos`. On the other routes `ignore_eos` has vLLM's
+/// meaning: the output continues after an end token.
 fn forbid_end_tokens(model: &LoadedModel, params: &mut RequestParams, constrained: bool) {
     // With a grammar or allowed tokens the end may be the only possible token, so keep it possible.
     let bias = if constrained { MIN_BIAS as f32 } else { f32::NEG_INFINITY };
@@ -156,8 +156,8 @@ fn forbid_end_tokens(model: &LoadedModel, params: &mut RequestParams, constraine
     }
 }
 
-/// Whether an element of a list is a prompt of its own rather than a token. The elements of a list
-/// without such are one prompt.
+/// Whether an element of a list is a prompt of its own rather than a token. A list without such
+/// elements is a single prompt.
 fn is_prompt(part: &Value) -> bool {
     part.is_array() || part.is_object() || part.is_string()
 }

@@ -196,7 +196,7 @@ impl Answer {
         }
     }
 
-    /// Chunk with the news of one sequence.
+    /// Chunk with the new output of one sequence.
     fn chunk(&mut self, index: usize) -> Frame {
         let generated = &mut self.sequences[index];
         let (text, scores) =

@@ -42,7 +42,7 @@ pub async fn read_request(
 /// Runs slow work on a blocking thread.
 ///
 /// # Errors
-/// Those of the work, or its panic.
+/// Errors of the work, or its panic.
 pub async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Result<T, Problem> {
@@ -136,7 +136,7 @@ pub async fn respond_computed(
 /// Adds default parameters that a request omits.
 pub fn set_defaults(defaults: &Map<String, Value>, body: &mut Value) {
     let Value::Object(body) = body else { return };
-    // Options of a stream are an error without one.
+    // Stream options are an error in a request that does not stream.
     let streams = body.get("stream").or(defaults.get("stream")) == Some(&Value::Bool(true));
     for (name, value) in defaults {
         if streams || name != "stream_options" {

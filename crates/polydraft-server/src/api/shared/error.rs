@@ -23,7 +23,7 @@ pub struct Problem {
 pub struct Detail {
     /// Message for people.
     pub message: String,
-    /// Kind of error: the client's, the server's, or too many requests.
+    /// Kind of error: invalid request, server failure, or too many requests.
     #[serde(rename = "type")]
     pub kind: &'static str,
     /// Invalid parameter.

@@ -152,7 +152,7 @@ impl CallNames {
 const MAX_CUSTOM_ROLES: usize = 16;
 
 /// Paths of messages with a custom role that the template omits, the first one of each role. The
-/// template reports no error for them, so clients are told through the ignored parameters.
+/// template reports no error for them, so they are reported to clients as ignored parameters.
 ///
 /// # Errors
 /// Errors of the template.

@@ -284,7 +284,7 @@ impl Common {
         Ok(all)
     }
 
-    /// An empty list is no limit: no token could be sampled.
+    /// An empty list does not limit the tokens: otherwise none could be sampled.
     fn allowed(&self, vocabulary: usize) -> Result<Option<AllowedTokens>, Problem> {
         let listed = self.allowed_token_ids.as_deref().filter(|listed| !listed.is_empty());
         let Some(listed) = listed else { return Ok(None) };

@@ -64,7 +64,7 @@ pub struct SequenceOutput {
     pub prompt: usize,
     /// Scores of the prompt's tokens, until they are sent.
     pub prompt_scores: Option<Arc<PromptScores>>,
-    /// Whether the listed tokens begin with the prompt's.
+    /// Whether the listed tokens begin with the tokens of the prompt.
     pub echoes_prompt: bool,
     /// Reasoning, if it is separated.
     pub reasoning: String,

@@ -27,7 +27,8 @@ struct SpeculationParams {
 const MAX_NODES: f64 = 64.0;
 const MAX_DRAWS: f64 = 256.0;
 
-/// Settings of the parameter `speculation`, completed by the server's. `sampling` is the draft's.
+/// Settings of the parameter `speculation`, completed by the server's defaults. `sampling` is the
+/// draft's sampling.
 ///
 /// # Errors
 /// An invalid verifier or tree, or one that is too large for a request; a draft that is not loaded.

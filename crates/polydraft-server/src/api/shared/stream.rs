@@ -29,8 +29,8 @@ struct AnswerStream {
     ready: VecDeque<StreamEvent>,
 }
 
-/// Streams an answer as server-sent events or lines of JSON. A slow client blocks nobody: unread
-/// data is buffered up to a limit.
+/// Streams an answer as server-sent events or lines of JSON. A slow client does not block others:
+/// unread data is buffered up to a limit.
 pub fn respond(mut answer: Box<dyn Reply>, events: Events, dialect: Dialect) -> Response {
     let ready = answer.stream_start().into();
     let stream = AnswerStream { answer: Some(answer), events, ready };

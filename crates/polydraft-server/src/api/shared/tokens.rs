@@ -1,7 +1,7 @@
 //! Log-probabilities in the forms of the routes.
 //!
-//! Alternatives are converted while they are written: as JSON values those of a whole vocabulary
-//! would take many times the memory of their numbers.
+//! Alternatives are converted while they are written: as JSON values, the alternatives of a full
+//! vocabulary would take many times the memory of their numbers.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -226,7 +226,8 @@ struct TopLogprobMaps {
 struct TopLogprobMap<'a>(&'a TopLogprobMaps, &'a Scored);
 
 impl TopLogprobMaps {
-    /// All tokens with their scores: first an echoed prompt's, whose first token has none.
+    /// All tokens with their scores: first those of an echoed prompt, whose first token has no
+    /// score.
     fn all(&self) -> impl Iterator<Item = (Token, Option<&Scored>)> {
         let echoed = self.prompt.iter().flat_map(|prompt| prompt.all());
         echoed.chain(self.scores.iter().map(|scored| (scored.token, Some(scored))))

@@ -31,7 +31,7 @@ pub struct Report {
     /// hindsight owes part of its ratio to luck. `None` with fewer than three generations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tried_before: Option<f64>,
-    /// [`tried_before`](Self::tried_before) by the costs of passes.
+    /// [`tried_before`](Self::tried_before), estimated from the costs of passes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tried_before_by_costs: Option<f64>,
     /// Fastest tree, or `none`.
@@ -55,8 +55,8 @@ pub struct Row {
     pub nodes_per_call: f64,
     /// Share of the draft in the time.
     pub draft_share: f64,
-    /// Ratio by the costs of passes instead of measured time, for the same steps, as the adaptive
-    /// tree estimates it. `None` for plain decoding.
+    /// Ratio estimated from the costs of passes instead of measured times, for the same steps, as
+    /// the adaptive tree estimates it. `None` for plain decoding.
     #[serde(default, alias = "expected", skip_serializing_if = "Option::is_none")]
     pub by_costs: Option<f64>,
 }

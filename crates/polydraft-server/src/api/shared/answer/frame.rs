@@ -1,5 +1,5 @@
-//! Serialized form of answers and chunks. Log-probabilities are written directly: as JSON values
-//! those of a whole vocabulary would take many times the memory.
+//! Serialized form of answers and chunks. Log-probabilities are written directly: as JSON values,
+//! the log-probabilities of a full vocabulary would take many times the memory.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -36,7 +36,7 @@ impl Frame {
     }
 }
 
-/// A sequence, or its news.
+/// A sequence, or its new output.
 #[derive(Serialize)]
 pub struct Choice {
     /// All other fields.
