@@ -1,4 +1,4 @@
-//! Options that several measurements have.
+//! Options shared by several measurements.
 
 use std::path::PathBuf;
 
@@ -8,13 +8,13 @@ use polydraft_cli::output;
 use polydraft_cli::save::Save;
 use serde::Serialize;
 
-/// The trees and temperatures that verifiers are compared at.
+/// Trees and temperatures at which verifiers are compared.
 #[derive(clap::Args, Debug)]
 pub struct GridArgs {
-    /// Numbers of paths; none if empty [default: 4, of 'bench decode' 2].
+    /// Numbers of paths; empty for no path trees [default: 4; for 'bench decode' 2].
     #[arg(long, short = 'k', value_name = "K,..", value_delimiter = ',', value_parser = number)]
     paths: Option<Vec<Option<usize>>>,
-    /// Depths of the paths [default: 4, of 'bench decode' 2,4].
+    /// Depths of the paths [default: 4; for 'bench decode' 2,4].
     #[arg(
         long,
         short = 'd',
@@ -23,8 +23,8 @@ pub struct GridArgs {
         value_parser = clap::value_parser!(u32).range(1..=256),
     )]
     depths: Option<Vec<u32>>,
-    /// Another tree, as for 'generate --tree'; with the verifiers that are exact for it. May be
-    /// repeated. An empty --paths leaves only these.
+    /// Another tree, as for 'generate --tree', with the verifiers that are exact for it. May be
+    /// repeated. With an empty --paths, only these trees are used.
     #[arg(long = "tree", value_name = "TREE")]
     pub trees: Vec<PolicyKind>,
     /// Temperatures, for target and draft.
@@ -33,7 +33,7 @@ pub struct GridArgs {
 }
 
 impl GridArgs {
-    /// The numbers of paths, or else these.
+    /// Returns the numbers of paths, or `default` if none were given.
     pub fn paths(&self, default: &[usize]) -> Vec<usize> {
         match &self.paths {
             Some(paths) => paths.iter().copied().flatten().collect(),
@@ -41,7 +41,7 @@ impl GridArgs {
         }
     }
 
-    /// The depths of the paths, or else these.
+    /// Returns the depths of the paths, or `default` if none were given.
     pub fn depths(&self, default: &[usize]) -> Vec<usize> {
         match &self.depths {
             Some(depths) => depths.iter().map(|&depth| depth as usize).collect(),
@@ -58,7 +58,7 @@ fn number(text: &str) -> Result<Option<usize>, String> {
     }
 }
 
-/// Where the result goes.
+/// Output options.
 #[derive(clap::Args, Debug)]
 pub struct RecordArgs {
     /// Write the record to this file as JSON.
@@ -70,7 +70,11 @@ pub struct RecordArgs {
 }
 
 impl RecordArgs {
-    /// The file of the record, if one was named: before all measuring.
+    /// Opens the file of the record, if one was given. Called before measuring, so that errors come
+    /// early.
+    ///
+    /// # Errors
+    /// A folder that does not exist or is not writable.
     ///
     /// # Errors
     /// A folder that is not there or cannot be written to.
@@ -78,7 +82,10 @@ impl RecordArgs {
         self.save.as_deref().map(Save::prepare).transpose()
     }
 
-    /// Prints the report: as JSON, or as this table.
+    /// Prints the report as JSON or as the given table.
+    ///
+    /// # Errors
+    /// A closed output.
     ///
     /// # Errors
     /// An output that is closed.
@@ -92,6 +99,9 @@ impl RecordArgs {
 }
 
 /// Writes the record to its file, if there is one.
+///
+/// # Errors
+/// Errors of the file system, such as a full disk.
 ///
 /// # Errors
 /// A full disk, for instance.

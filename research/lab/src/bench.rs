@@ -40,7 +40,7 @@ pub fn run(bench: Bench) -> Result<()> {
     }
 }
 
-/// Reads a record that `of` printed before.
+/// Reads a record that the command `value_of` has written.
 fn read_record<R: DeserializeOwned>(file: &Path, value_of: &str) -> Result<R> {
     let text = polydraft_files::read_text(file, polydraft_files::FileKind::RECORD)
         .with_context(|| format!("cannot read {}", file.display()))?;

@@ -1,4 +1,4 @@
-//! Costs of steps for adaptive trees.
+//! Costs of forward passes for adaptive trees.
 
 use std::path::Path;
 
@@ -7,7 +7,10 @@ use polydraft::Sampling;
 use polydraft_cli::output::Terminal;
 use polydraft_runtime::{ModelOptions, Models, Speculation, costs};
 
-/// Gives an adaptive tree its costs: those of a file, or measured ones.
+/// Sets the costs of an adaptive tree: read from a file, or measured.
+///
+/// # Errors
+/// A file that does not contain costs; errors of the models.
 ///
 /// # Errors
 /// A file that holds no costs; failures of the models.

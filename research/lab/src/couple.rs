@@ -81,7 +81,7 @@ pub struct Args {
         value_parser = token,
     )]
     given: Option<Vec<Token>>,
-    /// Seed of the acceptances that have to be estimated.
+    /// Seed of estimates, for rules whose acceptance has no formula.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     /// Print JSON: an object for one rule, else a list of them.
@@ -95,7 +95,7 @@ fn rule_name(name: &str) -> Result<String, String> {
         .map_err(|error| error.to_string())
 }
 
-/// A token of a list, which may have blanks in it.
+/// Parses a token of a list; surrounding spaces are allowed.
 fn token(text: &str) -> Result<Token, ParseIntError> {
     text.trim().parse()
 }

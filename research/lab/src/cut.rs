@@ -6,7 +6,7 @@ use polydraft::Sampling;
 use polydraft_cli::usage::UsageError;
 use polydraft_runtime::SamplingOptions;
 
-/// Which tokens are sampled from.
+/// Restriction of sampling to the likeliest tokens.
 #[derive(Args, Debug, Clone, Copy, Default)]
 pub struct CutArgs {
     /// Keep only the K likeliest tokens, of target and draft.
@@ -18,7 +18,10 @@ pub struct CutArgs {
     pub top_p: Option<f64>,
 }
 
-/// Refuses several draft temperatures, where all tokens of a node are drawn alike.
+/// Rejects several draft temperatures: here all tokens of a node come from one distribution.
+///
+/// # Errors
+/// More than one draft temperature.
 ///
 /// # Errors
 /// More than one.
@@ -32,7 +35,10 @@ pub fn one_draft(options: &SamplingOptions) -> Result<()> {
 }
 
 impl CutArgs {
-    /// Sampling at this temperature.
+    /// Returns the sampling settings at a temperature.
+    ///
+    /// # Errors
+    /// A setting out of range.
     ///
     /// # Errors
     /// A setting out of range.

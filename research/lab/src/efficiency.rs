@@ -109,17 +109,17 @@ struct Row {
     block_efficiency: f64,
     /// The largest difference of a full sequence's probability from the target's.
     deviation: f64,
-    /// Expected nodes per call at which another algorithm took over: of `global-resolution` as
-    /// published, draws from the target.
+    /// Expected number of nodes per call where the rule gave up and a fallback was used. For
+    /// `global-resolution` as published, the fallback is a draw from the target.
     fallbacks: f64,
-    /// Whether the output is to have the target's distribution: a walk of `global-resolution` as
-    /// published is here to be measured.
+    /// Whether the output should have the target's distribution. False for a walk with
+    /// `global-resolution` as published, which is included for measurement only.
     lossless: bool,
-    /// The most that any lossless verifier can reach, if asked for.
+    /// Upper bound over all lossless verifiers, if requested.
     bound: Option<f64>,
 }
 
-/// A table model's distributions by context.
+/// Next-token distributions of a table model, by context.
 struct Table(TableModel);
 
 impl ContextDistributions for Table {
@@ -128,7 +128,7 @@ impl ContextDistributions for Table {
     }
 }
 
-/// Reads the tables, enumerates, and prints.
+/// Reads the tables, enumerates all drafts and decisions, and prints the result.
 pub fn run(args: Args) -> Result<()> {
     let target = Table(TableModel::read(&args.target)?);
     let mut drafts = Vec::new();
@@ -173,7 +173,7 @@ pub fn run(args: Args) -> Result<()> {
                 .map_err(UsageError::error)?;
             vec![kind]
         }
-        // Solvers are no verifiers of their own: their walks are asked for by name.
+        // Reference solvers are not verifiers by default; a walk with one must be named.
         None => VerifierKind::all()
             .into_iter()
             .filter(|kind| {

@@ -21,8 +21,11 @@ use anyhow::Result;
 use clap::Subcommand;
 use polydraft_cli::commands;
 
-/// The distributions of the contents of a pair file, the target's and the drafts', as `couple`
-/// reads a file with this extension.
+/// Reads the target and draft distributions from the contents of a pair file, as `couple` does for
+/// a file with this extension.
+///
+/// # Errors
+/// Contents that are not valid distributions.
 ///
 /// # Errors
 /// Contents that are no distributions.
@@ -35,7 +38,7 @@ pub fn distributions_of(
     Ok((target, drafts))
 }
 
-/// The laboratory's commands.
+/// Subcommands of `polydraft-lab`.
 #[derive(Subcommand)]
 #[expect(missing_docs, reason = "a variant's help is that of its arguments")]
 pub enum Lab {
@@ -51,7 +54,10 @@ pub enum Lab {
     List(list::Args),
 }
 
-/// Runs one of the commands.
+/// Runs a command.
+///
+/// # Errors
+/// [`polydraft_runtime::Usage`] for a mistake in the command line; otherwise the failure of the command.
 ///
 /// # Errors
 /// [`polydraft_runtime::Usage`] for a mistake in the command line; else what went wrong, in words.

@@ -1,9 +1,8 @@
-//! Observes positions of the target's own output, in place of the verifier in the decode loop.
+//! Observes verification at positions of the target's own output.
 //!
-//! The engine runs with a verifier that accepts nothing and emits one token of the target's
-//! distribution, so that the output is the target's own, token by token. Its input is what every
-//! verifier would get there, and it is passed to the observer. Where no position is observed the
-//! policy drafts nothing.
+//! The engine runs with a verifier that rejects all drafts and samples one token from the target, so
+//! that the output is the target's own. At observed positions the observer receives the verifier's
+//! input: the draft and the target's distributions. At other positions the policy drafts nothing.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,9 +17,9 @@ use polydraft_reference::comparison::{Comparison, decide};
 use polydraft_reference::trace::Recording;
 use polydraft_runtime::{SeededRng, seeded};
 
-/// Observes a draft and the target's distributions at its nodes.
+/// Observer of drafts and of the target's distributions at their nodes.
 pub trait Look: Send + 'static {
-    /// `at` is the number of tokens of the sequence before it.
+    /// Receives the input of verification after `at` tokens of the sequence.
     fn look(
         &mut self,
         at: usize,
@@ -51,35 +50,36 @@ impl Look for Recording {
     }
 }
 
-/// The positions to observe, and the drafts there.
+/// Choice of observed positions, and settings of the drafts.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan<'a> {
     pub sampling: Sampling,
     pub draft_sampling: Sampling,
-    /// Sampling of each draft, if the tree has paths of several drafts.
+    /// Sampling settings of each draft, for trees with paths of several drafts.
     pub each: &'a [Sampling],
     /// The drafted tree.
     pub tree: &'a PolicyKind,
-    /// Tokens of the sequence, at most.
+    /// Maximum number of tokens of the sequence.
     pub max_tokens: usize,
-    /// Tokens from one observed position to the next, at least 1.
+    /// Number of tokens between observed positions, at least 1.
     pub every: usize,
-    /// The verifier that continues the sequence, if it is not the target by itself: then every step
-    /// is observed.
+    /// Verifier that continues the sequence; then every step is observed. `None` samples from the
+    /// target.
     pub steps_of: Option<&'a VerifierKind>,
-    /// The number of paths of this verifier's draft, where the tree has the paths of several
-    /// drafts.
+    /// Number of paths that this verifier gets, if the observed tree has a multiple of it to
+    /// subsample from.
     pub paths: Option<usize>,
 }
 
-/// The seed of a sequence: of one run, the sequence of this round after the prompt of this number.
+/// Returns the seed of the sequence of a prompt in a round.
 pub fn text_seed(seed: u64, round: u64, prompt: usize) -> u64 {
     seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (round << 32 | prompt as u64)
 }
 
-/// Decodes a sequence, which is `follow` as far as that goes, and passes positions of it to `look`;
-/// `rng` is the seed of sequence and drafts, `seed` that of the first position. `goes_on` is asked
-/// after every token.
+/// Decodes a sequence and passes the draft at each observed position to `look`. Tokens of `follow`,
+/// if any, are emitted first, instead of sampled ones. `rng` is the seed of the sequence and of the
+/// drafts, `seed` determines the first position. Stops early when `goes_on`, called after every
+/// token, returns false.
 pub fn text<L: Look>(
     engine: &mut Engine,
     prompt: &[Token],
@@ -90,7 +90,7 @@ pub fn text<L: Look>(
     goes_on: &dyn Fn() -> bool,
 ) -> Result<(L, Vec<Token>)> {
     let policy = plan.tree.build()?;
-    // Trees of full depth everywhere.
+    // Leave space for a tree of full depth at every position.
     let context = engine.info().context.min(engine.draft_context().unwrap_or(usize::MAX));
     let capacity = context.saturating_sub(prompt.len() + policy.depth() + 1);
     let length = capacity.min(plan.max_tokens);
@@ -123,12 +123,13 @@ pub fn text<L: Look>(
     Ok((look.expect("nobody else takes it"), generation?.tokens))
 }
 
-/// A thread that panicked has ended the program's work anyhow.
+/// Locks a mutex. If it is poisoned, the thread that panicked has already ended the run.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Observed positions of a sequence: where the number of emitted tokens is `first`, modulo `every`.
+/// Observed positions of a sequence: those where the number of emitted tokens is `first` modulo
+/// `every`.
 #[derive(Clone, Copy)]
 struct Spots {
     first: usize,
@@ -141,21 +142,21 @@ impl Spots {
     }
 }
 
-/// The verifier that only observes.
+/// Verifier that passes its input to the observer.
 struct Observer<L> {
-    /// The tokens to emit, where the sequence was decoded before.
+    /// Tokens to emit, for a sequence that was decoded before.
     follow: Vec<Token>,
-    /// Tokens emitted so far.
+    /// Number of tokens emitted so far.
     emitted: usize,
     spots: Spots,
     look: Arc<Mutex<Option<L>>>,
-    /// The verifier that decides, if it is not the target by itself; the number of paths of its
-    /// draft, and the rng that subsamples them.
+    /// Verifier that decides, if the output is not sampled from the target, with the number of
+    /// paths of its draft and the random generator that subsamples them.
     decides: Option<(Box<dyn Verifier>, Option<usize>, SeededRng)>,
 }
 
 impl<L: Look> Verifier for Observer<L> {
-    /// Who looks was asked before.
+    /// The observer's verifiers were checked before.
     fn supports(&self, _: &Form) -> polydraft::Result<()> {
         Ok(())
     }
@@ -166,7 +167,7 @@ impl<L: Look> Verifier for Observer<L> {
         target: &dyn TargetDistributions,
         rng: &mut dyn RandomSource,
     ) -> polydraft::Result<Outcome> {
-        // Also where nothing was drafted: the empty draft is the draft there.
+        // Also where nothing was drafted: then the draft is empty.
         if let Some(look) = lock(&self.look).as_mut().filter(|_| self.spots.has(self.emitted)) {
             look.look(self.emitted, draft, target)?;
         }
@@ -184,11 +185,11 @@ impl<L: Look> Verifier for Observer<L> {
     }
 }
 
-/// A policy that drafts at every so many positions only.
+/// Policy that drafts only at observed positions.
 struct Sometimes {
     policy: Box<dyn Policy>,
     spots: Spots,
-    /// Tokens emitted so far.
+    /// Number of tokens emitted so far.
     emitted: usize,
 }
 

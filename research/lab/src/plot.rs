@@ -1,4 +1,4 @@
-//! Charts as SVG; who looks at one has the fonts.
+//! Charts as SVG, with the fonts of the viewer.
 
 mod axis;
 mod curves;
@@ -25,29 +25,29 @@ type Drawn<B> = Result<(), DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType
 const GRID: RGBColor = RGBColor(225, 225, 225);
 const INK: RGBColor = RGBColor(60, 60, 60);
 
-/// Something that can be drawn to a file.
+/// A chart that can be drawn to a file.
 pub trait Drawing {
-    /// Width and height in pixels.
+    /// Returns the width and height in pixels.
     fn size(&self) -> (u32, u32);
 
-    /// Draws it on an area of that size.
+    /// Draws the chart on an area of this size.
     fn draw<B: DrawingBackend>(&self, area: &Area<B>) -> Result<()>;
 
-    /// As SVG, to stand in a page.
+    /// Returns the chart as an SVG element for an HTML page.
     fn svg(&self) -> Result<String> {
         let mut text = String::new();
         self.draw(&SVGBackend::with_string(&mut text, self.size()).into_drawing_area())?;
         Ok(text)
     }
 
-    /// Writes it as SVG.
+    /// Writes the chart to an SVG file.
     fn write(&self, path: &Path) -> Result<()> {
         let drawn = self.draw(&SVGBackend::new(path, self.size()).into_drawing_area());
         drawn.with_context(|| format!("cannot write {}", path.display()))
     }
 }
 
-/// Finds out before anything is measured whether the plots can be written.
+/// Checks before measuring that the plots can be written.
 pub fn check(files: &[PathBuf]) -> Result<()> {
     for file in files {
         if file.extension().is_none_or(|e| e != "svg") {
@@ -68,7 +68,7 @@ pub fn check(files: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Draws to these files.
+/// Writes a chart to each of the files.
 pub fn write<D: Drawing>(files: &[PathBuf], drawing: impl Fn() -> D) -> Result<()> {
     if files.is_empty() {
         return Ok(());
@@ -80,7 +80,7 @@ pub fn write<D: Drawing>(files: &[PathBuf], drawing: impl Fn() -> D) -> Result<(
     files.iter().try_for_each(|file| write(file))
 }
 
-/// A line of text whose top is at `at`.
+/// Draws a line of text with its top at `at`.
 fn text<B: DrawingBackend>(
     area: &Area<B>,
     text: &str,

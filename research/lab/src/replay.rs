@@ -50,7 +50,7 @@ pub struct Args {
     #[arg(long = "tree", value_name = "TREE")]
     trees: Vec<PolicyKind>,
     /// Threads to compute with [default: one per core].
-    // Read in threads.rs, before all else.
+    // Applied in threads.rs, before any thread starts.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
     /// Draw the tokens per call to this .svg file. May be repeated.
@@ -77,7 +77,7 @@ pub fn run(args: Args) -> Result<()> {
     let bar = ProgressBar::new(files.len() as u64)
         .with_style(ProgressStyle::with_template("[{bar:30}] {pos}/{len} prompts, {eta} left")?);
     let orderly = InterruptGuard::install();
-    // The first error ends it: what is wrong with one file may be wrong with all.
+    // Stop at the first error, because the other files may have it too.
     let failed = AtomicBool::new(false);
     let one =
         |(prompt, (trace, shard)): (usize, &(&Trace, usize))| -> Option<Result<Replayed, Error>> {
@@ -121,7 +121,7 @@ pub fn run(args: Args) -> Result<()> {
     output::finish(interrupted)
 }
 
-/// The results of one prompt.
+/// Results of one prompt.
 struct Replayed {
     left_out: f64,
     /// By tree and sequence.

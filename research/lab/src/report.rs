@@ -75,7 +75,7 @@ pub fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// A section for each record; one for all of a kind that says more together.
+/// Returns a section per record, or one per kind for kinds that are combined.
 fn sections(records: &[Record]) -> Result<Vec<Section>> {
     let value_of =
         |kind| -> Vec<&Record> { records.iter().filter(|record| record.kind == kind).collect() };
@@ -113,7 +113,7 @@ fn sections(records: &[Record]) -> Result<Vec<Section>> {
 mod tests {
     use super::*;
 
-    /// The repository's folders of records.
+    /// Returns the repository's folders of records.
     fn folders() -> [PathBuf; 2] {
         ["../../bench/records", "../records"]
             .map(|folder| Path::new(env!("CARGO_MANIFEST_DIR")).join(folder))
@@ -129,7 +129,7 @@ mod tests {
         page::html("Records", &sections)
     }
 
-    /// The page without its drawings, which the charts' own tests look at.
+    /// Returns the page without its charts, which have tests of their own.
     fn words(page: &str) -> String {
         let mut parts = page.split("<svg");
         let mut text = parts.next().unwrap_or_default().to_owned();
@@ -142,7 +142,7 @@ mod tests {
         style.unwrap_or(text)
     }
 
-    /// Malformed records: a commit of other letters, a changed tree, rows without cells.
+    /// Malformed records: an invalid commit hash, a modified working tree, rows without cells.
     #[test]
     fn shows_unknown_records() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -164,8 +164,8 @@ mod tests {
         }
     }
 
-    /// The content of a page, stored as a file; `POLYDRAFT_BLESS=1` in the environment writes it
-    /// anew.
+    /// Compares a page with a stored file. Set the environment variable `POLYDRAFT_BLESS=1` to
+    /// update the file.
     #[test]
     fn the_page_of_records() {
         let page = page(&[
@@ -183,7 +183,7 @@ mod tests {
         assert!(got == expected, "the page is another than {}: {differs:?}", file.display());
     }
 
-    /// All records of the repository are of known kinds, and the page asks nothing of the network.
+    /// All records in the repository are of known kinds, and the page has no external resources.
     #[test]
     fn every_record_of_the_repository() {
         let mut files: Vec<String> = folders()
@@ -199,7 +199,7 @@ mod tests {
             let there = page.find(wrong).map(|at| page[at..].chars().take(400).collect::<String>());
             assert_eq!(there, None);
         }
-        // The main table of README.
+        // The main table of the README.
         for expected in ["<th scope=\"col\">T = 0.7: tokens/s</th>", "table-fast-memory"] {
             assert!(page.contains(expected), "{expected}");
         }

@@ -4,7 +4,7 @@ use polydraft::coupling::registry::WalkRule;
 use polydraft_reference::global_resolution::Mode;
 use polydraft_reference::{ReferenceKind, reference, rules};
 
-/// All rules; those that may take long give up after two seconds.
+/// Returns all rules. Slow ones have a time limit of two seconds.
 pub fn all_quick() -> Vec<WalkRule> {
     let quick = |rule: &WalkRule| match reference(rule) {
         Some(ReferenceKind::LinearProgram(mut settings)) => {
@@ -20,8 +20,8 @@ pub fn all_quick() -> Vec<WalkRule> {
     rules().all().iter().map(quick).collect()
 }
 
-/// Error bounds of the emitted distribution and the acceptance, if the rule is not exact: only
-/// `global-resolution` as published.
+/// Returns error bounds of the emitted distribution and of the acceptance, for a rule that is not
+/// exact: only `global-resolution` as published.
 pub fn bounds(rule: &WalkRule) -> Option<(f64, f64)> {
     match reference(rule) {
         Some(ReferenceKind::GlobalResolution(settings)) if settings.mode == Mode::Published => {

@@ -10,14 +10,17 @@ use serde_json::{Map, Value};
 /// A setting's name and value.
 pub type Setting = (String, Value);
 
-/// Parses `NAME=VALUE`; what is no JSON is text.
+/// Parses `NAME=VALUE`. A value that is not JSON is a string.
 pub fn setting(text: &str) -> Result<Setting, String> {
     let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
     let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
     Ok((name.to_owned(), value))
 }
 
-/// The rule of this name with these settings.
+/// Returns the rule with this name and these settings.
+///
+/// # Errors
+/// A setting that the rule does not have, or that is given twice.
 ///
 /// # Errors
 /// A setting that the rule does not have, or one that is given twice.
@@ -27,7 +30,10 @@ pub fn rule(name: &str, settings: &[Setting]) -> Result<WalkRule> {
         .map_err(|error| UsageError::error(format_args!("--set for {name}: {error}")))
 }
 
-/// The verifier with these settings; those of a walk are its rule's.
+/// Returns the verifier with these settings; those of a walk are passed to its rule.
+///
+/// # Errors
+/// The errors of [`rule`].
 ///
 /// # Errors
 /// As for [`rule`].

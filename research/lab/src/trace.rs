@@ -54,7 +54,7 @@ pub struct Args {
     /// tokens changes by about 0.001, at 0.999 by up to 0.01.
     #[arg(long, value_name = "P", default_value_t = 0.9999, value_parser = mass)]
     mass: f64,
-    /// Sequences after each prompt: errors need at least two.
+    /// Number of sequences after each prompt: standard errors need at least two.
     #[arg(
         long,
         value_name = "N",
@@ -62,7 +62,7 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..=1024),
     )]
     outputs: u32,
-    /// Record at every so many tokens of a sequence.
+    /// Number of tokens of a sequence between recorded positions.
     #[arg(
         long,
         value_name = "N",
@@ -70,7 +70,7 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..=4096),
     )]
     every: u32,
-    /// Tokens of each sequence.
+    /// Number of tokens of each sequence.
     #[arg(
         long,
         short = 'n',
@@ -82,11 +82,11 @@ pub struct Args {
     /// Seed of the sequences and the drafts.
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     seed: u64,
-    /// Append to the trace in DIR: prompts that it has are left out. Models and settings must be
-    /// the same.
+    /// Append to the trace in DIR, skipping prompts that it already contains. Models and settings
+    /// must be the same.
     #[arg(long)]
     append: bool,
-    /// Print what was recorded as JSON.
+    /// Print the result as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -98,7 +98,7 @@ fn mass(text: &str) -> Result<f64, String> {
     }
 }
 
-/// The result of a recording.
+/// Result of recording.
 #[derive(Serialize)]
 struct Recorded {
     trace: PathBuf,
@@ -108,7 +108,7 @@ struct Recorded {
     positions: usize,
     bytes: u64,
     seconds: f64,
-    /// The largest probability mass left out of a distribution.
+    /// Largest probability mass that was omitted from a distribution.
     left_out: f64,
     interrupted: bool,
 }
@@ -190,7 +190,7 @@ pub fn run(args: Args) -> Result<()> {
     show(&args, &recorded)
 }
 
-/// The header of the trace of this run.
+/// Returns the header of this run's trace.
 fn header(args: &Args, models: &Models) -> Header {
     let [target, draft] = args.models.options().ids(models);
     let made = serde_json::to_value(MadeBy::current()).unwrap_or_default();
@@ -212,7 +212,7 @@ fn header(args: &Args, models: &Models) -> Header {
     }
 }
 
-/// All sequences after the prompt of this number; none if the user interrupted.
+/// Records all sequences after prompt `number`. Returns `None` if the user interrupted.
 fn record(
     models: &mut Models,
     header: &Header,

@@ -81,7 +81,7 @@ struct Report {
     acceptance: Vec<f64>,
     /// Standard error of each.
     error: Vec<f64>,
-    /// Positions that were verified.
+    /// Number of verified positions.
     positions: usize,
     /// Whether it was interrupted before all rounds were done.
     interrupted: bool,
@@ -110,7 +110,8 @@ pub fn run(args: Args) -> Result<()> {
             let limits = Limits { max_tokens: Some(args.max_tokens as usize), ..Limits::default() };
             let mut random = seeded(u64::from(round) << 32 | number as u64);
             let run = models.decode(&tokens, &settings, &limits, &mut random, &mut |_| true)?;
-            // Trees of one level: every call but a last one without drafts verifies one position.
+            // Trees have one level: each call verifies one position, except a last call without
+            // drafts.
             positions += run.statistics.drafted.first().copied().unwrap_or(0);
             for (total, count) in counts.iter_mut().zip(&run.statistics.accepted_by_rank) {
                 *total += count;

@@ -67,26 +67,26 @@ pub struct Args {
     json: bool,
 }
 
-/// Means over positions for one number of drafts, but for `draws`.
+/// Means over positions for one number of drafts, except `draws`.
 #[derive(Serialize)]
 struct Row {
     count: usize,
     iid: f64,
     distinct_of_iid: f64,
-    /// i.i.d. draws that give `count` distinct tokens on average, and how many they are (the
-    /// median).
+    /// Largest acceptance with as many i.i.d. draws as give `count` distinct tokens on average, and
+    /// the median of that number of draws.
     iid_as_distinct: f64,
     draws: f64,
     without_replacement: f64,
     greedy: f64,
     top: f64,
     race: f64,
-    /// `iid_as_distinct` less `without_replacement`, its standard error, the least and the most.
+    /// `iid_as_distinct` minus `without_replacement`: mean, standard error, minimum and maximum.
     difference: f64,
     error: f64,
     least: f64,
     most: f64,
-    /// Parts of the positions at which each is ahead of the other by more than 1e-6.
+    /// Fractions of positions at which one of the two exceeds the other by more than 1e-6.
     iid_ahead: f64,
     without_ahead: f64,
 }
@@ -105,12 +105,12 @@ struct Report {
     interrupted: bool,
 }
 
-/// The largest number of i.i.d. draws that is tried.
+/// Maximum number of i.i.d. draws.
 const MOST_DRAWS: usize = 1 << 20;
-/// Samples of the shared randomness for each position.
+/// Number of samples of the shared randomness per position.
 const RACES: usize = 256;
 
-/// Measures and prints.
+/// Measures and prints the result.
 pub fn run(args: Args) -> Result<()> {
     let target = args.cut.at(args.temperature)?;
     let draft = args.cut.at(args.draft_temperature.unwrap_or(args.temperature))?;
@@ -162,7 +162,7 @@ pub fn run(args: Args) -> Result<()> {
     output::finish(report.interrupted)
 }
 
-/// The results for a number of drafts at the positions so far.
+/// Results for one number of drafts at the positions so far.
 struct Count {
     count: usize,
     /// By position: the results of [`look`](Self::look).
@@ -211,7 +211,7 @@ impl Count {
         Ok(())
     }
 
-    /// Returns the row of at least two positions.
+    /// Returns the row; requires at least two positions.
     fn row(&self) -> Row {
         let columns = &self.columns;
         let number = columns[0].len() as f64;
@@ -244,7 +244,7 @@ impl Count {
     }
 }
 
-/// How often the target's token is among the first `count` drafts under shared randomness.
+/// Estimates how often the target's token is among the first `count` drafts with shared randomness.
 fn raced(
     target: &Distribution,
     draft: &Distribution,

@@ -142,12 +142,12 @@ pub struct Report {
     top_k: Option<usize>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     top_p: Option<f64>,
-    /// Whether it was interrupted before all tables were measured.
+    /// Whether the user interrupted before all tables were measured.
     interrupted: bool,
     pub tables: Vec<Table>,
 }
 
-/// Seconds to measure.
+/// Default time limit in seconds.
 const SECONDS: u64 = 840;
 const QUICK: u64 = 45;
 

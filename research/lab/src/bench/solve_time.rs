@@ -198,18 +198,18 @@ pub fn run(args: Args) -> Result<()> {
     output::finish(interrupted)
 }
 
-/// Limits of the solvers.
+/// Limits of a measurement.
 pub struct Work {
     pub rows: Vec<Row>,
-    /// Seconds for a solver on a row.
+    /// Time limit in seconds, per solver and row.
     pub budget: f64,
     pub seed: u64,
-    /// How target and draft are sampled; a row's tokens take the place of its top-k for the draft.
+    /// Sampling settings of target and draft. For the draft, a row's k replaces the top-k.
     pub sampling: Sampling,
 }
 
-/// All rows, until `goes_on`, asked with the row before each solution, returns false: then the
-/// current row is the last.
+/// Measures all rows. `goes_on` is called with the row before each solution; when it returns false,
+/// the current row is the last one.
 ///
 /// # Errors
 /// A solver whose acceptance is not the optimum's.
@@ -230,9 +230,9 @@ pub fn measure(
     Ok(rows)
 }
 
-/// Emissions that a quick solver is timed over at each position; the first warms up.
+/// Number of repetitions at each position for a fast solver; the first one warms up.
 const REPEATS: usize = 10;
-/// Seconds at a position after which it is not repeated.
+/// Seconds at a position after which a solver is not repeated.
 const ENOUGH: f64 = 0.02;
 
 fn measure_row(

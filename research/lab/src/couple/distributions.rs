@@ -10,26 +10,27 @@ use polydraft_files::{FileKind, read_stream};
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 
-/// A target distribution and one draft distribution, or one for each draft.
+/// A target distribution, and one draft distribution for all drafts or one for each.
 pub struct Distributions {
     pub target: Distribution,
     pub drafts: Vec<Distribution>,
 }
 
 impl Distributions {
-    /// As many drafts as there are draft distributions; two if one distribution serves all.
+    /// Returns the default number of drafts: 2 with one draft distribution, else one per
+    /// distribution.
     pub fn default_count(&self) -> usize {
         self.drafts.len().max(2)
     }
 
-    /// The problem of so many drafts, drawn by this scheme.
+    /// Returns the problem with `count` drafts, drawn by this scheme.
     pub fn problem(&self, scheme: Drafting, count: usize) -> Result<Problem<'_>, Error> {
         let drafts: &[Distribution] = &self.drafts;
         Problem::new(&self.target, Proposal::new(Draws { scheme, count }, drafts)?)
     }
 }
 
-/// The JSON form.
+/// JSON format.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, expecting = "an object")]
 struct Pair {
@@ -44,7 +45,7 @@ enum Drafts {
     Several(Vec<Vec<f64>>),
 }
 
-/// Reads a file by its extension, or JSON from standard input.
+/// Reads a file in the format of its extension, or JSON from standard input.
 pub fn from_file(path: Option<&Path>, normalize: bool) -> Result<Distributions> {
     let named = path.is_some();
     let path = path.filter(|path| path.as_os_str() != "-");
@@ -73,7 +74,7 @@ pub fn from_bytes(extension: Option<&str>, bytes: &[u8], normalize: bool) -> Res
     }
 }
 
-/// Reads a .npy file of one dimension for every distribution.
+/// Reads one-dimensional .npy files, one per distribution.
 pub fn from_arrays(
     target: &Path,
     drafts: &[std::path::PathBuf],
@@ -143,7 +144,7 @@ fn same_vocabulary(distributions: Distributions) -> Result<Distributions> {
     Ok(distributions)
 }
 
-/// A .npy file with one distribution a row, the target first.
+/// Reads a .npy file with one distribution per row, the target's first.
 fn rows(bytes: &[u8], normalize: bool) -> Result<Distributions> {
     let (shape, values) = npy(bytes)?;
     let [rows, vocabulary] = shape[..] else {
@@ -158,7 +159,7 @@ fn rows(bytes: &[u8], normalize: bool) -> Result<Distributions> {
     collect(target, distributions.collect(), normalize)
 }
 
-/// Shape and values of a .npy file of little-endian 4- or 8-byte floats in C order.
+/// Returns shape and values of a .npy file of little-endian 4- or 8-byte floats in C order.
 fn npy(bytes: &[u8]) -> Result<(Vec<usize>, Vec<f64>)> {
     let rest = bytes.strip_prefix(b"\x93NUMPY").context("this is not a .npy file")?;
     let header_at = match rest {
@@ -221,7 +222,8 @@ fn singles(data: &[u8]) -> Vec<f64> {
     data.as_chunks::<4>().0.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes))).collect()
 }
 
-/// Tensors 'target', shape [vocabulary], and 'draft', shape [vocabulary] or [drafts, vocabulary].
+/// Reads tensors 'target', shape [vocabulary], and 'draft', shape [vocabulary] or [drafts,
+/// vocabulary].
 fn tensors(bytes: &[u8], normalize: bool) -> Result<Distributions> {
     let file = SafeTensors::deserialize(bytes).context("this is not a safetensors file")?;
     let values = |name: &str| {

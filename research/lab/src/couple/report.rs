@@ -1,4 +1,4 @@
-//! The results for a rule: acceptance, optimum, time.
+//! Results of a rule: acceptance, optimum, time.
 
 use std::time::{Duration, Instant};
 
@@ -16,14 +16,14 @@ use super::Args;
 use super::distributions::Distributions;
 use polydraft::coupling::registry::WalkRule;
 
-/// The results for one rule.
+/// Results of one rule.
 #[derive(Serialize)]
 pub struct Report {
     pub rule: &'static str,
     pub drafts: usize,
     pub drafting: Drafting,
     pub acceptance: f64,
-    /// None where the best acceptance is too expensive to compute.
+    /// `None` if the optimum is too expensive to compute.
     pub optimal: Option<f64>,
     /// For two i.i.d. drafts, whether some rule always accepts one of them (Khisti et al. 2025,
     /// theorem 2).
@@ -38,10 +38,10 @@ pub struct Report {
     /// exact.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub off_by_at_most: Option<OffBy>,
-    /// The rule that took over.
+    /// Rule that was used as the fallback.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback: Option<Fallback>,
-    /// Microseconds to prepare the rule and to emit one token, the median.
+    /// Median time in microseconds to prepare the rule and emit one token.
     pub time_us: f64,
 }
 
@@ -57,7 +57,7 @@ pub struct Fallback {
     pub reason: String,
 }
 
-/// How the acceptance was computed.
+/// Method by which the acceptance was computed.
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
@@ -65,7 +65,7 @@ pub enum Status {
     Estimated,
 }
 
-/// The rule, ready for a problem; a rule that does not fit the problem is a usage error.
+/// Prepares the rule for a problem; a rule that does not support the problem is a usage error.
 pub fn coupling<'a>(rule: &'a mut dyn Rule, problem: Problem<'a>) -> Result<Coupling<'a>> {
     couple(rule, problem).map_err(|error| match error {
         Error::Unsupported { .. } => UsageError::error(error),
@@ -73,7 +73,7 @@ pub fn coupling<'a>(rule: &'a mut dyn Rule, problem: Problem<'a>) -> Result<Coup
     })
 }
 
-/// All results for one rule, except the distribution for given drafts.
+/// Returns all results of one rule, except the distribution for given drafts.
 pub fn report(
     rule: &WalkRule,
     working: &mut dyn Rule,
@@ -105,7 +105,7 @@ pub fn report(
     })
 }
 
-/// The median of several times to prepare the rule and emit a token.
+/// Returns the median time to prepare the rule and emit a token.
 fn time(rule: &mut dyn Rule, problem: Problem, rng: &mut ChaCha12Rng) -> Result<Duration> {
     let mut drafts = Vec::new();
     let mut times = Vec::new();
@@ -123,7 +123,7 @@ fn time(rule: &mut dyn Rule, problem: Problem, rng: &mut ChaCha12Rng) -> Result<
     Ok(times[times.len() / 2])
 }
 
-/// All rules, each with all schemes it is made for.
+/// Returns the results of all rules, each with every drafting scheme it supports.
 pub fn compare(args: &Args, distributions: &Distributions) -> Result<Vec<Report>> {
     let count = args.drafts.map_or(distributions.default_count(), |count| count as usize);
     let schemes = match args.drafting {
@@ -134,7 +134,7 @@ pub fn compare(args: &Args, distributions: &Distributions) -> Result<Vec<Report>
     let mut reports = Vec::new();
     for rule in crate::rules::all_quick() {
         let mut working = rule.build()?;
-        // One draft is drawn in the same way by all schemes.
+        // With one draft, all schemes draw alike.
         let (schemes, count) = if rule.name() == "single" && distributions.drafts.len() == 1 {
             (&[Drafting::Iid][..], 1)
         } else {

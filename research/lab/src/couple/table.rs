@@ -1,4 +1,4 @@
-//! Reports for people.
+//! Results of rules as text.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -9,7 +9,7 @@ use polydraft::Token;
 
 use super::report::{Fallback, OffBy, Report};
 
-/// Rules side by side.
+/// Prints one rule per row.
 pub fn table(reports: &[Report]) -> Result<()> {
     let mut text = String::new();
     let bold = Style::new().bold();
@@ -49,17 +49,17 @@ fn microseconds(time: f64) -> String {
     if time < 1e3 { format!("{time:.2} µs") } else { format!("{:.2} ms", time / 1e3) }
 }
 
-/// Tokens, separated by commas.
+/// Formats tokens, separated by commas.
 pub fn list(tokens: &[Token]) -> String {
     tokens.iter().map(Token::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Tokens of a distribution that are printed for people; --json has all.
+/// Maximum number of tokens of a distribution to print; --json prints all.
 const SHOWN: usize = 20;
-/// A probability this small is a rounding error.
+/// Probabilities below this are treated as rounding errors.
 const ROUNDING: f64 = 1e-15;
 
-/// One rule, and its emitted distribution for given drafts.
+/// Prints the results of one rule, and its emitted distribution for given drafts.
 pub fn describe(report: &Report, given: Option<&[Token]>) -> Result<()> {
     let mut text = String::new();
     writeln!(text, "rule        {}, {} drafts, {}", report.rule, report.drafts, report.drafting)?;

@@ -1,24 +1,24 @@
-//! The values along an axis, and which of them get a label.
+//! Axes: range, position of values, and tick labels.
 
 use std::ops::Range;
 
-/// How values are laid out.
+/// Scale of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
-    /// From a little below the least to a little above the most.
+    /// Linear, from slightly below the minimum to slightly above the maximum.
     Linear,
-    /// Powers of ten; values of 0 and below are left out.
+    /// Logarithmic, in powers of ten; values of 0 and below are omitted.
     Log,
 }
 
-/// An axis that holds some values.
+/// An axis whose range covers given values.
 pub struct Axis {
     scale: Scale,
     range: Range<f64>,
 }
 
 impl Axis {
-    /// `None` if there is no value that can be shown.
+    /// Creates an axis; `None` if none of the values can be shown.
     pub fn new(scale: Scale, values: impl Iterator<Item = f64>) -> Option<Self> {
         let shown = values.filter(|y| y.is_finite() && (scale == Scale::Linear || *y > 0.0));
         let (low, high) = shown
@@ -31,7 +31,7 @@ impl Axis {
                 let margin = (0.04 * (high - low)).max(1e-9 + 1e-3 * high.abs());
                 low - margin..high + margin
             }
-            // Whole powers, with room for the arrows of bounds.
+            // Full powers of ten, with space for the arrows of lower bounds.
             Scale::Log => {
                 let (low, high) = (low.log10().floor(), (high.log10() + 0.1).ceil());
                 low..high.max(low + 1.0)
@@ -40,7 +40,8 @@ impl Axis {
         Some(Self { scale, range })
     }
 
-    /// Where a value is, from 0 at the beginning to 1 at the end; `None` if it cannot be shown.
+    /// Returns the position of a value, from 0 at the start to 1 at the end; `None` if it cannot be
+    /// shown.
     pub fn position(&self, value: f64) -> Option<f64> {
         let value = match self.scale {
             Scale::Linear => value,
@@ -51,7 +52,7 @@ impl Axis {
             .filter(|at| at.is_finite())
     }
 
-    /// Values that get a line and a label, about `count` of them.
+    /// Returns about `count` values for grid lines, with their labels.
     pub fn ticks(&self, count: usize) -> Vec<(f64, String)> {
         let rough = (self.range.end - self.range.start) / count.max(1) as f64;
         if self.scale == Scale::Log {

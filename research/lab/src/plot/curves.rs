@@ -1,5 +1,4 @@
-//! Points over a number, joined or not, with a legend below: for the width of a page, or for a file
-//! of its own.
+//! Line and scatter charts with a legend below, for an HTML page or as a file of their own.
 
 use std::ops::Range;
 
@@ -16,75 +15,75 @@ use super::{Area, Drawing, Drawn, GRID, INK, line, text};
 pub struct Datum {
     pub x: f64,
     pub y: f64,
-    /// The standard error of `y`, if that is known.
+    /// Standard error of `y`, if known.
     pub error: Option<f64>,
-    /// Expected value of `y`, drawn hollow, with a line to it.
+    /// Expected value of `y`: drawn as a hollow mark, joined to the point by a line.
     pub expected: Option<f64>,
-    /// Written beside it; may be empty.
+    /// Label next to the point; may be empty.
     pub label: String,
 }
 
 impl Datum {
-    /// A point of which no more is known.
+    /// Creates a point without error, expected value and label.
     pub fn at(x: f64, y: f64) -> Self {
         Self { x, y, error: None, expected: None, label: String::new() }
     }
 
-    /// With its standard error, if that is known.
+    /// Sets the standard error of `y`, if known.
     pub fn within(self, error: Option<f64>) -> Self {
         Self { error, ..self }
     }
 }
 
-/// Points that belong together.
+/// A series of points.
 #[derive(Debug, Clone)]
 pub struct Curve {
     pub name: String,
     pub points: Vec<Datum>,
-    /// Whether a line goes through them, in their order.
+    /// Whether a line connects the points in order.
     pub joined: bool,
-    /// Drawn as a thin line without marks: something to compare the others with.
+    /// Whether the series is a reference line: thin, without marks.
     pub guide: bool,
 }
 
-/// A chart for the width of a page; one with a heading is larger, and stands by itself.
+/// A chart for an HTML page. With a heading, it is a larger chart in its own file.
 #[derive(Debug, Clone)]
 pub struct Curves {
     x_label: String,
     y_label: String,
     curves: Vec<Curve>,
-    /// Values that the axes show besides those of the points.
+    /// Additional values that the axis must include.
     x_at_least: Vec<f64>,
     y_at_least: Vec<f64>,
-    /// A title, and a line of explanation.
+    /// Title and a line of explanation.
     heading: Option<[String; 2]>,
 }
 
-/// Pixels of the whole and of the plot's height: in a page, and by itself.
+/// Size of the chart in pixels, in a page and in its own file.
 const PAGE: (i32, i32) = (640, 330);
 const ALONE: (i32, i32) = (1280, 540);
-/// Pixels around the plot.
+/// Margins of the plot in pixels.
 const LEFT: i32 = 66;
 const RIGHT: i32 = 20;
 const TOP: i32 = 16;
 const HEADING: i32 = 72;
 const FOOT: i32 = 66;
-/// A line of the legend, and the width of one of its entries.
+/// Height of a legend line, and width of a legend entry.
 const LEGEND: i32 = 24;
 const ENTRY: i32 = 205;
 
 impl Curve {
-    /// Points that are joined in their order.
+    /// Creates a series whose points are connected by a line.
     pub fn joined(name: impl Into<String>, points: Vec<Datum>) -> Self {
         Self { name: name.into(), points, joined: true, guide: false }
     }
 
-    /// Points by themselves.
+    /// Creates a series of separate points.
     pub fn loose(name: impl Into<String>, points: Vec<Datum>) -> Self {
         Self { name: name.into(), points, joined: false, guide: false }
     }
 
-    /// A line to compare with.
+    /// Creates a reference line.
     pub fn guide(name: impl Into<String>, ends: [(f64, f64); 2]) -> Self {
         let points = ends.map(|(x, y)| Datum::at(x, y)).to_vec();
         Self { name: name.into(), points, joined: true, guide: true }
@@ -92,7 +91,7 @@ impl Curve {
 }
 
 impl Curves {
-    /// A chart for a page, whose axes show all points.
+    /// Creates a chart for a page, whose axes include all points.
     pub fn new(x_label: &str, y_label: &str, curves: Vec<Curve>) -> Self {
         let (x_label, y_label) = (x_label.to_owned(), y_label.to_owned());
         Self {
@@ -105,17 +104,17 @@ impl Curves {
         }
     }
 
-    /// Shows these values of x too.
+    /// Extends the x axis to include these values.
     pub fn with_x(self, values: &[f64]) -> Self {
         Self { x_at_least: values.to_vec(), ..self }
     }
 
-    /// Shows these values of y too.
+    /// Extends the y axis to include these values.
     pub fn with_y(self, values: &[f64]) -> Self {
         Self { y_at_least: values.to_vec(), ..self }
     }
 
-    /// Stands by itself, under a title and a line of explanation.
+    /// Makes it a chart in its own file, with a title and a line of explanation.
     pub fn headed(self, title: String, note: String) -> Self {
         Self { heading: Some([title, note]), ..self }
     }
@@ -128,7 +127,7 @@ impl Curves {
         TOP + if self.heading.is_some() { HEADING } else { 0 }
     }
 
-    /// Entries of the legend side by side.
+    /// Returns the number of legend entries per line.
     fn columns(&self) -> i32 {
         (self.measures().0 - LEFT) / ENTRY
     }
@@ -171,7 +170,7 @@ impl Drawing for Curves {
     }
 }
 
-/// Where things are, in pixels.
+/// Layout in pixels.
 struct Frame {
     x: Range<i32>,
     y: Range<i32>,
@@ -268,7 +267,7 @@ mod tests {
         for expected in ["nodes", "tokens", "one", "two", "bound"] {
             assert!(svg.contains(&format!("\n{expected}\n")), "{expected}: {svg}");
         }
-        // Four points that can be drawn, and two in the legend.
+        // Four visible points, and two legend entries.
         assert_eq!(svg.matches("<polygon").count(), 6, "{svg}");
         let empty = Curves::new("nodes", "tokens", Vec::new());
         assert!(format!("{:#}", empty.svg().expect_err("nothing")).contains("without values"));
@@ -283,7 +282,7 @@ mod tests {
             vec![Curve::loose("one", vec![point, Datum::at(2.0, 6.0)])],
         );
         let svg = page.svg().expect("drawn");
-        // Two points, one of them expected elsewhere, and the legend's.
+        // Two points, one expected value, and the legend entry.
         assert_eq!(svg.matches("<polygon").count(), 4, "{svg}");
         assert!(svg.contains("\n2,4\n") && svg.contains("#FFFFFF"), "{svg}");
         let alone = page.clone().headed("Speeds".to_owned(), "an example".to_owned());

@@ -1,9 +1,9 @@
-//! Values with error bars, one named row each, in panels side by side: which is the best, and is
-//! the difference significant?
+//! Dot plots with error bars, in panels side by side that share their rows. They show which value
+//! is best, and whether the difference is significant.
 //!
-//! The axis begins near the data and is the same in all panels, as is the order of the rows. A
-//! panel's best value, and those that are not significantly different from it, are filled and in
-//! colour; the band in the background is the best with its error.
+//! The axis begins near the data and is the same in all panels, as is the order of rows. The best value
+//! of a panel, and those that are not significantly different from it, are filled and colored. The band
+//! in the background shows the best value with its error.
 
 use std::ops::Range;
 
@@ -18,22 +18,22 @@ use super::{Area, Drawing, Drawn, GRID, INK, Point, line, text};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Dot {
     pub value: f64,
-    /// Its standard error, if that is known.
+    /// Standard error of the value, if known.
     pub error: Option<f64>,
-    /// Whether it is a bound, and no candidate for the best.
+    /// Whether the value is a bound, which cannot be the best.
     pub limit: bool,
 }
 
-/// Which value is the best.
+/// Criterion for the best value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Best {
     Highest,
     Lowest,
-    /// None is: they are of different things.
+    /// No value is the best, because they measure different things.
     None,
 }
 
-/// A dot for each row, if there is one.
+/// A column of dots; a row may have none.
 #[derive(Debug, Clone)]
 pub struct Panel {
     pub title: String,
@@ -43,28 +43,28 @@ pub struct Panel {
 /// A chart of panels with the same rows.
 #[derive(Debug, Clone)]
 pub struct Dots {
-    /// Pixels across, [`WIDTH`] where there is room.
+    /// Width in pixels, normally [`WIDTH`].
     pub width: i32,
-    /// May be empty, where something else says it.
+    /// Title; may be empty if the surrounding page has one.
     pub title: String,
     /// Lines of explanation under the title.
     pub notes: Vec<String>,
     pub x_label: String,
-    /// Names of the rows, in the order in which they are drawn, from the top.
+    /// Names of the rows, from top to bottom.
     pub rows: Vec<String>,
     pub panels: Vec<Panel>,
     pub best: Best,
-    /// Panels side by side.
+    /// Number of panels side by side.
     pub columns: usize,
-    /// Decimals of the values that are written beside the dots.
+    /// Number of decimals of the values next to the dots.
     pub decimals: usize,
 }
 
-/// Standard errors of a difference that a difference must exceed to count as one.
+/// Minimum significant difference, in standard errors of the difference.
 pub const DISTINGUISHABLE: f64 = 2.0;
 
 impl Panel {
-    /// The best value, if there is one.
+    /// Returns the best value, if there is one.
     pub fn best(&self, best: Best) -> Option<Dot> {
         let dots = self.dots.iter().flatten().copied().filter(|dot| !dot.limit);
         match best {
@@ -74,7 +74,7 @@ impl Panel {
         }
     }
 
-    /// Whether a dot is the best, or one that its error does not tell from the best.
+    /// Whether a dot is the best, or not significantly different from the best.
     fn leads(&self, dot: &Dot, best: Best) -> bool {
         let Some(best) = self.best(best).filter(|_| !dot.limit) else { return false };
         match (best.error, dot.error) {
@@ -84,18 +84,18 @@ impl Panel {
     }
 }
 
-/// Pixels: the width of a chart of its own, its margins, and what a row takes.
+/// Pixels: width of a chart in its own file, margins, and height of a row.
 pub const WIDTH: i32 = 1280;
 const LEFT: i32 = 175;
 const RIGHT: i32 = 24;
 const TOP: i32 = 58;
 const NOTE: i32 = 22;
 const ROW: i32 = 32;
-/// Above a panel for its title, below it for the axis, and between two of them for the values.
+/// Pixels above a panel for its title, below it for the axis, and between panels for the values.
 const HEAD: i32 = 46;
 const FOOT: i32 = 44;
 const VALUES: i32 = 130;
-/// Under the last panels, for the axis's name.
+/// Pixels below the last panels for the name of the axis.
 const BOTTOM: i32 = 34;
 
 const LEADS: RGBColor = RGBColor(0, 114, 178);
@@ -116,7 +116,7 @@ impl Dots {
         title + NOTE * self.notes.len() as i32
     }
 
-    /// The plot of a panel: its x, and the y of its first row's upper edge.
+    /// Returns the x range of a panel's plot, and the y of the top of its first row.
     fn position(&self, index: usize) -> (Range<i32>, i32) {
         let (column, row) = (index as i32 % self.columns(), index as i32 / self.columns());
         let width = (self.width - LEFT - RIGHT) / self.columns();
@@ -157,7 +157,7 @@ impl Drawing for Dots {
     }
 }
 
-/// Where a panel's things are, in pixels.
+/// Layout of a panel in pixels.
 struct Frame<'a> {
     x: Range<i32>,
     top: i32,
@@ -213,7 +213,7 @@ impl Dots {
             let color = if leads { LEADS } else { REST };
             draw_dot(area, frame, dot, middle, color, leads)?;
             let decimals = self.decimals;
-            // What all are compared to has no error of the difference.
+            // The difference of the reference to itself has no error.
             let error = dot.error.filter(|error| *error > 0.0);
             let error = error.map_or(String::new(), |error| format!(" ± {error:.decimals$}"));
             let best = if leads && best.is_some_and(|best| best.value == dot.value) {
@@ -286,12 +286,12 @@ mod tests {
         assert_eq!(leads(&panels[0], Best::Lowest), [false, false, true]);
         assert_eq!(leads(&panels[1], Best::Highest), [true, false]);
         assert_eq!(leads(&panels[1], Best::None), [false, false]);
-        // Without errors only the largest itself.
+        // Without errors, only the maximum itself leads.
         let bare = |value| Some(Dot { value, error: None, limit: false });
         let panel = Panel { title: String::new(), dots: vec![bare(2.0), bare(2.001)] };
         assert_eq!(leads(&panel, Best::Highest), [false, true]);
         assert_eq!(leads(&panel, Best::Lowest), [true, false]);
-        // A limit is not the best, though that may reach it.
+        // A bound is never the best, even if the best may be as large.
         let limit = Some(Dot { value: 2.001, error: None, limit: true });
         let panel = Panel { dots: [panel.dots, vec![limit]].concat(), ..panel };
         assert_eq!(leads(&panel, Best::Highest), [false, true, false]);

@@ -1,5 +1,5 @@
-//! Several series of values over rows that grow harder: a logarithmic axis, lower bounds marked as
-//! such.
+//! Line charts over rows of increasing difficulty, with a logarithmic axis and marks for lower
+//! bounds.
 
 use std::ops::Range;
 
@@ -15,11 +15,11 @@ use super::{Area, Drawing, Drawn, GRID, INK, Point, line, text};
 #[derive(Debug, Clone, Copy)]
 pub struct Value {
     pub y: f64,
-    /// Whether the value is only a lower bound, which is drawn hollow, with an arrow upwards.
+    /// Whether the value is a lower bound, drawn hollow with an arrow upwards.
     pub bound: bool,
 }
 
-/// A named row of values, one for each category, if there is one.
+/// A named series with one optional value per category.
 #[derive(Debug, Clone)]
 pub struct Series {
     pub name: String,
@@ -80,7 +80,7 @@ impl Chart {
         for category in &self.categories {
             widest = widest.max(area.estimate_text_size(category, &style)?.0 as i32);
         }
-        // Names too wide for one line take two, in turn.
+        // If names are too wide for one line, they alternate between two.
         let lines = if widest + 10 > frame.slot() { 2 } else { 1 };
         for (index, category) in self.categories.iter().enumerate() {
             let (at, drop) = (frame.center(index), 22 * (index as i32 % lines));
@@ -95,7 +95,7 @@ impl Chart {
     }
 }
 
-/// Where things are, in pixels.
+/// Layout in pixels.
 struct Frame {
     x: Range<i32>,
     y: Range<i32>,
@@ -115,7 +115,7 @@ impl Frame {
         }
     }
 
-    /// The width of a category.
+    /// Returns the width of a category.
     fn slot(&self) -> i32 {
         (self.x.end - self.x.start) / self.categories
     }
@@ -131,7 +131,7 @@ impl Frame {
     }
 }
 
-/// Draws series number `index` of so many.
+/// Draws series `index` of `count`.
 struct Pen<'a, B: DrawingBackend> {
     area: &'a Area<'a, B>,
     frame: &'a Frame,
@@ -164,7 +164,8 @@ impl<B: DrawingBackend> Pen<'_, B> {
         text(self.area, &series.name, (legend.0 + 18, legend.1 - 5), 16.0, &BLACK, HPos::Left)
     }
 
-    /// Series stand side by side within a category, so that equal values do not hide each other.
+    /// Returns the x of a category for this series. Series are side by side, so that equal values
+    /// do not hide each other.
     fn across(&self, category: usize) -> i32 {
         let width = (self.frame.slot() * 6 / 10).min(20 * self.value_of as i32);
         let shift =

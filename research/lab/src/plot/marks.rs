@@ -4,8 +4,8 @@ use plotters::prelude::*;
 
 use super::{Area, Drawn, Point, line};
 
-/// Okabe and Ito's colours, told apart by colour-blind people too, and two more that their marks
-/// tell apart.
+/// Okabe and Ito's palette, distinguishable with color blindness, and two further colors that are
+/// distinguished by their marks.
 const COLORS: [RGBColor; 9] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -17,7 +17,7 @@ const COLORS: [RGBColor; 9] = [
     RGBColor(150, 30, 60),
     RGBColor(120, 120, 120),
 ];
-/// Marks as polygons around a point, so that series differ without colour too.
+/// Marks as polygons around a point, so that series can be distinguished without color.
 const MARKS: [&[Point]; 9] = [
     &[(-6, -2), (-2, -6), (2, -6), (6, -2), (6, 2), (2, 6), (-2, 6), (-6, 2)],
     &[(-6, -6), (6, -6), (6, 6), (-6, 6)],
@@ -43,12 +43,12 @@ const MARKS: [&[Point]; 9] = [
     &[(-7, -7), (7, -7), (-7, 7), (7, 7)],
 ];
 
-/// The colour of series number `index`.
+/// Returns the color of series `index`.
 pub fn color(index: usize) -> RGBColor {
     COLORS[index % COLORS.len()]
 }
 
-/// Draws the mark of series number `index`; a hollow one is no more than its outline.
+/// Draws the mark of series `index`; a hollow mark is only an outline.
 pub fn mark<B: DrawingBackend>(area: &Area<B>, index: usize, at: Point, hollow: bool) -> Drawn<B> {
     let mark = MARKS[index % MARKS.len()].iter().map(|(dx, dy)| (at.0 + dx, at.1 + dy));
     let mut outline: Vec<Point> = mark.collect();

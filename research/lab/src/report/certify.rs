@@ -1,4 +1,4 @@
-//! Records of `certify`, all together: p-values of a lossless verifier are uniform.
+//! Records of `certify`, combined: the p-values of a lossless verifier are uniformly distributed.
 
 use anyhow::Result;
 use serde::Deserialize;
@@ -22,7 +22,7 @@ struct Report {
     greedy_different: usize,
 }
 
-/// With fewer p-values the largest distance from the diagonal says little.
+/// Minimum number of p-values for which the maximum distance from the diagonal is meaningful.
 const ENOUGH: usize = 8;
 
 pub fn section(records: &[&Record]) -> Result<Section> {
@@ -39,7 +39,7 @@ pub fn section(records: &[&Record]) -> Result<Section> {
             sum(|r| r.greedy_ties)
         ),
     );
-    // Without degrees of freedom nothing was drawn, and the p-value is none.
+    // Without degrees of freedom nothing was tested, and there is no p-value.
     let mut values: Vec<f64> =
         reports.iter().filter(|report| report.freedom > 0).map(|report| report.p_value).collect();
     values.sort_by(f64::total_cmp);
@@ -49,7 +49,7 @@ pub fn section(records: &[&Record]) -> Result<Section> {
         let points = values.iter().enumerate().map(|(i, &y)| Datum::at(expected(i), y));
         let distance =
             values.iter().enumerate().map(|(i, p)| (p - expected(i)).abs()).fold(0.0, f64::max);
-        // Kolmogorov's distance, and where one run in twenty has more.
+        // Kolmogorov's distance, and the limit that one run in twenty exceeds.
         let (distance, limit) =
             (distance + 0.5 / count, 1.358 / (count.sqrt() + 0.12 + 0.11 / count.sqrt()));
         if values.len() >= ENOUGH {

@@ -1,5 +1,5 @@
-//! Records of `bench acceptance` and `generate`: how often a draft is the one accepted, by its
-//! place.
+//! Records of `bench acceptance` and `generate`: acceptance rates of drafts by their rank at a
+//! node.
 
 use anyhow::Result;
 use serde::Deserialize;

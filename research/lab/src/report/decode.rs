@@ -75,7 +75,7 @@ pub fn section(record: &Record) -> Result<Section> {
     Ok(section)
 }
 
-/// One panel a chart, so that each can be read on a small screen.
+/// Draws one chart per panel, so that each is readable on a small screen.
 fn panels(report: &Report) -> Vec<crate::plot::Dots> {
     let all = chart::chart(report);
     let one = |panel: crate::plot::Panel| crate::plot::Dots {
@@ -108,7 +108,7 @@ fn name(row: &Row) -> String {
     format!("{} {}", row.verifier, tree(row)).trim_end().to_owned()
 }
 
-/// A curve for each verifier, by nodes.
+/// Returns a curve per verifier, with the number of nodes as x.
 fn curves(report: &Report, temperature: f64, value_of: impl Fn(&Row) -> Datum) -> Vec<Curve> {
     let rows = || {
         report.results.iter().filter(|row| row.temperature == temperature && row.verifier != "none")

@@ -1,4 +1,4 @@
-//! Records of `efficiency`, all together: exact tokens per call, and the bound.
+//! Records of `efficiency`, combined: exact tokens per call, and the bound.
 
 use anyhow::Result;
 use polydraft::PolicyKind;
@@ -11,7 +11,7 @@ use crate::plot::{Curve, Curves, Datum};
 #[derive(Deserialize, Clone)]
 struct Row {
     verifier: String,
-    /// None in records of paths alone.
+    /// `None` in records of path trees.
     tree: Option<String>,
     paths: Option<usize>,
     depth: Option<usize>,
@@ -21,13 +21,13 @@ struct Row {
 }
 
 impl Row {
-    /// The tree as it is typed.
+    /// Returns the tree as written on the command line.
     fn tree(&self) -> String {
         let paths = || format!("paths:{},{}", self.paths.unwrap_or(0), self.depth.unwrap_or(0));
         self.tree.clone().unwrap_or_else(paths)
     }
 
-    /// Tokens drawn per call, at most.
+    /// Returns the maximum number of tokens drawn per call.
     fn nodes(&self) -> f64 {
         self.tree().parse::<PolicyKind>().map_or(0.0, |tree| tree.nodes())
     }

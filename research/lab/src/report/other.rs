@@ -1,4 +1,4 @@
-//! Records of scripts, of `bench drafting`, and of unknown kinds: tables of their contents.
+//! Records of scripts, of `bench drafting` and of unknown kinds, shown as tables of their fields.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::page::{Cell, Section};
 use super::record::Record;
 
-/// Known records, by two JSON pointers that all of them have, and no others.
+/// Known records. Each kind is identified by two JSON pointers that only its records have.
 const KNOWN: [([&str; 2], &str); 16] = [
     (
         ["/rounds/0/requests", "/rounds/0/milliseconds_between_chunks"],
@@ -49,7 +49,7 @@ fn title(record: &Record) -> Option<&'static str> {
     KNOWN.iter().find(|(pointers, _)| known(*pointers)).map(|(_, title)| *title)
 }
 
-/// Whether it is a record of a kind that this version knows.
+/// Whether the record is of a known kind.
 pub fn is_known(record: &Record) -> bool {
     title(record).is_some()
 }
@@ -73,7 +73,7 @@ pub fn section(record: &Record) -> Result<Section> {
     Ok(section)
 }
 
-/// Fields of a record, and rows and columns of a table, that are shown.
+/// Maximum number of fields of a record, and of rows and columns of a table, to show.
 const FIELDS: usize = 256;
 const ROWS: usize = 1000;
 const COLUMNS: usize = 64;
@@ -83,7 +83,7 @@ fn left_out(there: usize, shown: usize, what: &str) -> Option<String> {
     (there > shown).then(|| format!("{} more {what} are not shown", there - shown))
 }
 
-/// A table of its own for what has parts, a line for what has none.
+/// Adds a table for an object or a list of objects, and a row of `single` for other values.
 fn part(section: &mut Section, single: &mut Vec<Vec<Cell>>, name: &str, value: &Value) {
     if name == "provenance" {
         return;
@@ -116,7 +116,7 @@ fn part(section: &mut Section, single: &mut Vec<Vec<Cell>>, name: &str, value: &
     }
 }
 
-/// Fields of fields by both names.
+/// Flattens nested objects; the names of both levels are joined.
 fn flat(value: &Value) -> Map<String, Value> {
     let mut all = Map::new();
     for (key, value) in value.as_object().into_iter().flatten() {
@@ -134,7 +134,7 @@ fn flat(value: &Value) -> Map<String, Value> {
     all
 }
 
-/// Longest list, and text, that a cell shows whole.
+/// Maximum length of a list or string to show in full.
 const LONG: usize = 80;
 
 fn cell(value: Option<&Value>) -> Cell {
@@ -153,7 +153,7 @@ fn cell(value: Option<&Value>) -> Cell {
     }
 }
 
-/// Four digits that count.
+/// Formats a number with four significant digits.
 fn short(value: f64) -> String {
     let size = if value == 0.0 { 0.0 } else { value.abs().log10().floor() };
     if !(-4.0..9.0).contains(&size) {
@@ -178,7 +178,7 @@ fn cut(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Wide and long records are shown as far as anybody looks, and say what is missing.
+    /// Records with many rows or columns are truncated, with a note about the rest.
     #[test]
     fn tables_are_bounded() {
         let rows: Vec<Value> =

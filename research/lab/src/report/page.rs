@@ -1,4 +1,4 @@
-//! The page: sections of figures and tables, as HTML that asks nothing of the network.
+//! The report page: sections of figures and tables in one HTML file without external resources.
 
 use std::fmt::{Display, Write};
 
@@ -9,7 +9,7 @@ use crate::plot::Drawing;
 
 const STYLE: &str = include_str!("style.css");
 
-/// Characters of a command that are shown: it stands under every figure.
+/// Maximum number of characters of a command to show. Commands are shown under every figure.
 const COMMAND: usize = 4096;
 
 /// Contents of one record, or of several of the same kind.
@@ -18,13 +18,13 @@ pub struct Section {
     /// Machine and software of the measurement.
     info: Vec<String>,
     command: Option<String>,
-    /// The main figures: a number, and what it is.
+    /// Headline values, each as a number and its description.
     tiles: Vec<(String, String)>,
     parts: Vec<String>,
 }
 
 impl Section {
-    /// Empty, with what the record says of its origin.
+    /// Creates an empty section with the origin of a record.
     pub fn new(record: &Record) -> Self {
         let origin = record.origin();
         let (interrupted, command) = (origin.interrupted, origin.command.clone());
@@ -45,13 +45,13 @@ impl Section {
         section
     }
 
-    /// Adds machine and software of a measurement, as far as they are not listed yet.
+    /// Adds the machine and software of a measurement, unless already listed.
     pub fn made(&mut self, origin: Origin) {
         let Origin { machine, version, commit, rustc, profile, threads, .. } = origin;
         let known = |fact: &String| fact != "unknown";
         let info = [
             machine,
-            // Scripts ask the program, which says its name too.
+            // Scripts get the version from the program's output, which includes its name.
             version
                 .map(|version| format!("polydraft {}", version.trim_start_matches("polydraft "))),
             commit.filter(known).map(|commit| format!("commit {}", abbreviated(&commit))),
@@ -68,7 +68,7 @@ impl Section {
         }
     }
 
-    /// For several records: each has its command beside it.
+    /// Removes the command of a section that merges several records.
     pub fn merged(mut self) -> Self {
         self.command = None;
         self
@@ -87,12 +87,12 @@ impl Section {
         self.tiles.push((value.into(), meaning.into()));
     }
 
-    /// A paragraph.
+    /// Adds a paragraph.
     pub fn text(&mut self, text: &str) {
         self.parts.push(format!("<p class=\"note\">{}</p>", escaped(text)));
     }
 
-    /// A chart, with the command that measured it.
+    /// Adds a chart, with the command that measured it.
     pub fn figure(&mut self, caption: &str, note: &str, chart: &impl Drawing) -> Result<()> {
         let svg = scaled(&chart.svg()?, chart.size(), caption);
         let wide = if chart.size().0 > 700 { " wide" } else { "" };
@@ -106,7 +106,7 @@ impl Section {
         Ok(())
     }
 
-    /// A table, with the command that measured it.
+    /// Adds a table, with the command that measured it.
     pub fn table(&mut self, caption: &str, note: &str, head: &[&str], rows: &[Vec<Cell>]) {
         let mut text = format!(
             "<figure class=\"table\"><figcaption>{}{}</figcaption><div \
@@ -129,13 +129,13 @@ impl Section {
 
 /// A cell of a table.
 pub enum Cell {
-    /// Words, to the left.
+    /// Text, left-aligned.
     Words(String),
-    /// A figure, to the right.
+    /// Number, right-aligned.
     Figure(String),
-    /// The figure that is to be seen first.
+    /// Number, highlighted as the best.
     Best(String),
-    /// Shares of a whole, in order.
+    /// Fractions of a total, drawn as a stacked bar.
     Shares(Vec<f64>),
 }
 
@@ -144,12 +144,12 @@ impl Cell {
         Self::Words(text.to_string())
     }
 
-    /// A number with so many decimals, and its error if there is one.
+    /// Creates a cell with a number, and its error if known.
     pub fn number(value: f64, decimals: usize, error: Option<f64>) -> Self {
         Self::Figure(number(value, decimals, error))
     }
 
-    /// Nothing, where there is nothing.
+    /// Creates a cell with a number, or an empty cell for `None`.
     pub fn maybe(value: Option<f64>, decimals: usize) -> Self {
         Self::Figure(value.map_or("–".to_owned(), |value| number(value, decimals, None)))
     }
@@ -189,7 +189,7 @@ impl Cell {
     }
 }
 
-/// A number with so many decimals, and its error if there is one.
+/// Formats a number with a number of decimals, and its error if known.
 pub fn number(value: f64, decimals: usize, error: Option<f64>) -> String {
     if !value.is_finite() {
         return "–".to_owned();
@@ -199,7 +199,7 @@ pub fn number(value: f64, decimals: usize, error: Option<f64>) -> String {
     format!("{value:.decimals$}{error}")
 }
 
-/// The first digits of a commit, and the suffix after it: a changed tree is not the commit's.
+/// Shortens a commit hash, but keeps its suffix, which marks an uncommitted change.
 fn abbreviated(commit: &str) -> String {
     let (digits, changed) = commit.split_at(commit.find('-').unwrap_or(commit.len()));
     digits.chars().take(12).chain(changed.chars()).collect()
@@ -212,12 +212,12 @@ fn under(note: &str) -> String {
 fn command(command: Option<&str>) -> String {
     match command {
         Some(command) => format!("<p class=\"command\"><code>{}</code></p>", escaped(command)),
-        // Said once, above.
+        // Shown once, above.
         None => String::new(),
     }
 }
 
-/// A drawing that takes the width it is given.
+/// Makes an SVG scale to the width of its container.
 fn scaled(svg: &str, (width, height): (u32, u32), name: &str) -> String {
     let body = svg.split_once('>').map_or("", |(_, body)| body);
     format!(
@@ -227,7 +227,7 @@ fn scaled(svg: &str, (width, height): (u32, u32), name: &str) -> String {
     )
 }
 
-/// Words as HTML has them.
+/// Escapes text for HTML.
 pub fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
@@ -243,7 +243,7 @@ pub fn escaped(text: &str) -> String {
     safe
 }
 
-/// The whole page.
+/// Returns the complete page.
 pub fn html(title: &str, sections: &[Section]) -> String {
     let title = escaped(title);
     let mut page = format!(
@@ -255,7 +255,8 @@ pub fn html(title: &str, sections: &[Section]) -> String {
          dark\">\n<title>{title}</title>\n<style>{STYLE}</style></head>\n<body>\n\
          <header><h1>{title}</h1>\n<nav id=\"contents\">"
     );
-    // By kind, in the order in which kinds come first; of one section its link says all.
+    // Groups by kind, in order of first appearance. A group of one section needs no entries of its
+    // own.
     let mut groups: Vec<(&str, Vec<usize>)> = Vec::new();
     for (index, Section { title, .. }) in sections.iter().enumerate() {
         match groups.iter_mut().find(|(known, _)| known == title) {

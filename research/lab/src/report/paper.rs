@@ -7,7 +7,7 @@ use super::record::Record;
 use crate::bench::paper::{Entry, Order, Report, Source, Table, letter};
 use crate::plot::{Dots, Panel};
 
-/// Panels of one table that are drawn; all are in the table.
+/// Maximum number of panels in a chart; the table contains all of them.
 const DRAWN: usize = 6;
 
 pub fn section(record: &Record) -> Result<Section> {
@@ -89,7 +89,7 @@ fn ordered(table: &Table, order: &Order) -> Vec<Cell> {
     ]
 }
 
-/// Whose figures those are.
+/// Returns the sources of the paper's values.
 fn sources(table: &Table) -> String {
     let value_of = |(index, Source { source, models, .. }): (usize, &Source)| {
         format!("theirs {}, on their models: {source}; {models}", letter(index))

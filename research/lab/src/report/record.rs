@@ -1,4 +1,4 @@
-//! Kinds of records, and how they are recognised.
+//! Kinds of records, and their detection.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// The program that wrote a record.
+/// Program that wrote a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Decode,
@@ -22,7 +22,7 @@ pub enum Kind {
     Table,
     Certify,
     Efficiency,
-    /// A script's, or one of an unknown kind: shown as its contents.
+    /// Record of a script or of an unknown kind; its fields are shown as they are.
     Other,
 }
 
@@ -71,7 +71,7 @@ impl Kind {
     }
 }
 
-/// A record, and where it came from.
+/// Record with the file that it came from.
 #[derive(Debug)]
 pub struct Record {
     pub file: String,
@@ -79,7 +79,7 @@ pub struct Record {
     pub value: Value,
 }
 
-/// The fields that records of all kinds may have.
+/// Optional fields that all kinds of records share.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Origin {
@@ -94,23 +94,23 @@ pub struct Origin {
 }
 
 impl Record {
-    /// The record as what wrote it has it.
+    /// Deserializes the record into the type of its kind.
     pub fn read<R: DeserializeOwned>(&self) -> Result<R> {
         Ok(serde_json::from_value(self.value.clone())?)
     }
 
     pub fn origin(&self) -> Origin {
-        // Scripts keep it in an object of its own; lists of results, in each.
+        // Scripts store these fields in an object of their own; lists of results, in each element.
         let inner =
             self.value.get("provenance").or_else(|| self.value.get(0)).unwrap_or(&self.value);
         serde_json::from_value(inner.clone()).unwrap_or_default()
     }
 }
 
-/// Records of a file: far more than anybody looks at.
+/// Maximum number of records in a file.
 const MOST: usize = 4096;
 
-/// The records of a file.
+/// Reads the records of a file.
 pub fn read(file: &Path) -> Result<Vec<Record>> {
     let name = file.display().to_string();
     let text = polydraft_files::read_text(file, polydraft_files::FileKind::RECORD)

@@ -72,7 +72,7 @@ pub fn section(record: &Record) -> Result<Section> {
     Ok(section)
 }
 
-/// Seconds per call, in units of plain decoding's.
+/// Returns the seconds per call, relative to plain decoding.
 fn cost(row: &Row, plain: f64) -> f64 {
     row.block_efficiency * plain / row.tokens_per_second
 }

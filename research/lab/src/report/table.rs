@@ -1,4 +1,5 @@
-//! Records of bench/table.py: `bench speed` for types × drafts × prompts × temperatures.
+//! Records of bench/table.py: `bench speed` for combinations of types, drafts, prompts and
+//! temperatures.
 
 use std::path::Path;
 
@@ -19,17 +20,17 @@ struct Table {
 #[derive(Deserialize)]
 struct Measured {
     temperature: f64,
-    /// The program's output, or its reason to refuse.
+    /// Output of the program, or its error message.
     speed: Value,
-    /// All other settings: those of one row have them in common.
+    /// Other settings; the results of one row share them.
     #[serde(flatten)]
     setting: Map<String, Value>,
 }
 
-/// Fields of a row that are shown.
+/// Settings that are shown in a row.
 const SETTING: [&str; 4] = ["target", "dtype", "draft", "text"];
 
-/// Far more cells than anybody looks at; each may be a row, and a temperature, of its own.
+/// Maximum number of cells; each may need its own row and its own temperature.
 const MOST: usize = 512;
 
 pub fn section(record: &Record) -> Result<Section> {
@@ -49,7 +50,7 @@ pub fn section(record: &Record) -> Result<Section> {
         section.made(serde_json::from_value(speed.clone()).unwrap_or_default());
         let row = rows.iter().position(|(other, _)| *other == setting).unwrap_or(rows.len());
         if row == rows.len() {
-            // In old records the program alone says which target it was.
+            // Old records have the target only in the program's output.
             let named = |name: &str| named(setting.get(name).or_else(|| speed.get(name)));
             let mut cells = Vec::from(SETTING.map(named));
             cells.resize_with(head.len(), nothing);
@@ -75,7 +76,7 @@ fn nothing() -> Cell {
     Cell::maybe(None, 0)
 }
 
-/// A model's file without its folder, a word as it is.
+/// Formats a model's path as its file name, and other values as they are.
 fn named(value: Option<&Value>) -> Cell {
     let value = value.and_then(Value::as_str).unwrap_or("–");
     Cell::words(Path::new(value).file_name().map_or(value.into(), |name| name.to_string_lossy()))

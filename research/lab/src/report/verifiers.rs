@@ -87,7 +87,7 @@ fn rows(result: &Compared) -> Vec<Vec<Cell>> {
     result.verifiers.iter().enumerate().map(row).collect()
 }
 
-/// A difference with its sign.
+/// Formats a difference with its sign.
 fn signed(difference: f64, error: Option<f64>) -> String {
     let sign = if difference >= 0.0 { "+" } else { "" };
     format!("{sign}{}", number(difference, 4, error))

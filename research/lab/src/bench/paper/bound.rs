@@ -1,11 +1,11 @@
-//! How far verifiers of several paths are from the bound of all (Thomas and Pal 2026, theorem 4.6
-//! and lemma 4.7), on random models given as tables: everything is enumerated, and exact.
+//! Distance of multi-path verifiers from the upper bound (Thomas and Pal 2026, theorem 4.6 and
+//! lemma 4.7), on random table models. All values are exact, by enumeration.
 //!
-//! The bound is that of any lossless verifier of the same paths, by linear programming. Lemma 4.7
-//! bounds what block verification of a selected path gives from below, by the smallest ratio of the
-//! selected path's distribution to the target's over all prefixes; its formula is missing in our
-//! text of the paper and is what its proof gives: 1 + L times that ratio, for with it every prefix
-//! is accepted with at least so much of its target probability.
+//! The bound holds for all lossless verifiers of the same paths, and is computed by linear programming.
+//! Lemma 4.7 is a lower bound for block verification of a selected path: 1 + L · r, where r is the
+//! smallest ratio, over all prefixes, of the probability that the selected path has this prefix to the
+//! prefix's target probability. (Every prefix is accepted with at least r times its target probability.
+//! The formula is missing in our copy of the paper and is derived from its proof.)
 
 use std::collections::HashMap;
 
@@ -21,10 +21,10 @@ use super::table::Table;
 /// Distributions by context.
 type Model = HashMap<Vec<Token>, Distribution>;
 
-/// The column of lemma 4.7, for the path that greedy-block selects.
+/// Column of lemma 4.7, for the path that greedy-block selects.
 const LEMMA: &str = "lemma 4.7, greedy-block";
 
-/// Exact tokens per call below the bound, on random models of tiny vocabularies.
+/// Measures exact tokens per call and the upper bound, on random models with small vocabularies.
 pub fn bound(models: usize, seed: u64, goes_on: &dyn Fn() -> bool) -> Result<Table> {
     let mut table =
         Table::of_columns("bound", "Exact tokens per call on random tables, and the bound", 4);
@@ -38,7 +38,7 @@ pub fn bound(models: usize, seed: u64, goes_on: &dyn Fn() -> bool) -> Result<Tab
         "nested-priority",
     ];
     for (vocabulary, depth, paths) in [(3, 2, 2), (2, 3, 2), (2, 2, 3)] {
-        // By random model: the same ones for all columns.
+        // By random model; all columns use the same models.
         let mut series: Vec<Vec<Sample>> = vec![Vec::new(); names.len() + 2];
         let value = |model, value| Sample {
             prompt: model,
@@ -49,7 +49,7 @@ pub fn bound(models: usize, seed: u64, goes_on: &dyn Fn() -> bool) -> Result<Tab
         };
         let mut random = seeded(seed);
         for index in 0..models {
-            // From draft and target that are unrelated to such that agree.
+            // From unrelated models to models that agree in part.
             let agreement = 0.8 * index as f64 / (models - 1).max(1) as f64;
             let pair = random_pair(vocabulary, depth, agreement, false, &mut random)?;
             for (name, series) in names.iter().zip(&mut series) {
@@ -81,7 +81,7 @@ pub fn bound(models: usize, seed: u64, goes_on: &dyn Fn() -> bool) -> Result<Tab
             }
         }
         let row = format!("V = {vocabulary}, L = {depth}, K = {paths}");
-        // The bound first: the others are less it.
+        // The bound becomes the first column, because the others are compared with the first.
         series.rotate_right(1);
         for (name, series) in [&"bound"].into_iter().chain(&names).chain([&LEMMA]).zip(series) {
             table.add_series(&row, *name, series);
@@ -90,14 +90,14 @@ pub fn bound(models: usize, seed: u64, goes_on: &dyn Fn() -> bool) -> Result<Tab
     Ok(table)
 }
 
-/// Lemma 4.7 for the path that greedy-block selects of K.
+/// Returns the lower bound of lemma 4.7 for the path that greedy-block selects from K.
 fn cheap(target: &Model, draft: &Model, depth: usize, paths: usize) -> f64 {
     let complete = Prefix { text: Vec::new(), p: 1.0, start: 0.0, length: 1.0 };
     1.0 + depth as f64 * least(target, draft, &complete, (depth, paths))
 }
 
-/// A prefix, its target probability, and its interval of ranks: it is that of the selected path
-/// where the highest of K uniform numbers lies in it.
+/// A prefix with its target probability and its interval of ranks. The selected path has this
+/// prefix if the maximum of K uniform numbers is in the interval.
 struct Prefix {
     text: Vec<Token>,
     p: f64,
@@ -105,12 +105,12 @@ struct Prefix {
     length: f64,
 }
 
-/// The smallest ratio of a prefix's probability on the selected path to the target's, from `prefix`
-/// on.
+/// Returns the smallest ratio, over `prefix` and its continuations, of the probability on the
+/// selected path to the target probability.
 fn least(target: &Model, draft: &Model, prefix: &Prefix, (depth, paths): (usize, usize)) -> f64 {
     let Prefix { text, p, start, length } = prefix;
     if *p <= 0.0 {
-        // No target probability: no constraint.
+        // Target probability 0 imposes no constraint.
         return f64::INFINITY;
     }
     let to_the_paths = |x: f64| x.powi(paths as i32);
@@ -143,8 +143,8 @@ fn least(target: &Model, draft: &Model, prefix: &Prefix, (depth, paths): (usize,
 mod tests {
     use super::*;
 
-    /// No verifier is above the bound, nested priorities are next to it, and one path's is that of
-    /// block verification.
+    /// No verifier exceeds the bound; nested-priority is close to it; the value for one path is
+    /// that of block verification.
     #[test]
     fn the_bound_bounds() {
         let table = bound(3, 1, &|| true).expect("a table");
@@ -168,8 +168,8 @@ mod tests {
         }
     }
 
-    /// With equal models one path is accepted whole; of two the better ranked is taken, whose
-    /// distribution is not the target's.
+    /// With equal models, a single path is accepted in full. Of two paths, the better ranked one is
+    /// selected, and the selected path does not have the target's distribution.
     #[test]
     fn the_lemma_is_sharp_for_equal_models() {
         let pair = random_pair(3, 2, 0.0, false, &mut seeded(3)).expect("a pair");

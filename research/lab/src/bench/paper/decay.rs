@@ -1,9 +1,9 @@
-//! SpecHub (Sun et al. 2024), figure 7: what each of ten drafts at a node is worth to recursive
+//! SpecHub (Sun et al. 2024), figure 7: gain of each of ten drafts at a node with recursive
 //! rejection.
 //!
-//! Recursive rejection looks at one draft after the other, so the first n of ten drafts are
-//! accepted as often as n drafts: the n-th adds the difference. Its figure has no numbers that can
-//! be read.
+//! Recursive rejection examines one draft after the other, so the first n of ten drafts are
+//! accepted as often as n drafts alone, and the gain of the n-th is the difference. No values can
+//! be read off the figure.
 
 use anyhow::Result;
 use polydraft::{Drafting, Draws};
@@ -89,7 +89,7 @@ mod tests {
         let table = each(&drafts);
         let value_of = |row: &str| table.entry(row, "RRS").expect("an entry").ours;
         assert!((value_of("n = 1").value - 0.6).abs() < 1e-12);
-        // The same for both sequences: no error.
+        // Equal for both sequences, so the error is 0.
         assert!((value_of("n = 2").value - 0.1).abs() < 1e-12);
         assert!(value_of("n = 2").error.expect("an error") < 1e-12);
     }

@@ -1,8 +1,8 @@
 //! Delayed trees (Thomas et al. 2026): one path of L1 tokens, then K of L2 from its end, under all
 //! verifiers.
 //!
-//! Their figures are means over models, tasks, temperatures from 0.6 to 1, K up to 4 and L up to 8
-//! with paths from the root; ours are beside them as the same mean, and tree by tree.
+//! The paper's values are means over models, tasks, temperatures from 0.6 to 1, K up to 4 and L up
+//! to 8, for paths from the root. Ours are shown as the same mean, and by tree.
 
 use anyhow::Result;
 use polydraft::PolicyKind;
@@ -65,8 +65,8 @@ fn row(temperature: f64, stem: usize, paths: usize, depth: usize) -> String {
     format!("T = {temperature}, L1 = {stem}, K = {paths}, L = {depth}")
 }
 
-/// Means over all rows without a stem, and with the stem that is best for each row: chosen and
-/// measured on the same sequences, so slightly too high where these are few.
+/// Returns means over all rows without a stem, and with the best stem of each row. The best stem is
+/// chosen and measured on the same sequences, so with few sequences the mean is slightly too high.
 fn means(table: &Table) -> Table {
     let mut means = Table::new("means", "Mean over temperatures, K and L", 3);
     for (name, delayed) in [("paths from the root", false), ("the best L1 for each", true)] {

@@ -2,7 +2,7 @@
 //! target's temperature, τ = 1e-4.
 //!
 //! Drafts are i.i.d. from the draft's k likeliest tokens at temperature 1, at the same positions
-//! for all rows. The figure has no numbers that can be read.
+//! for all rows. No values can be read off the figure.
 
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ use crate::cut::CutArgs;
 const TEMPERATURES: [f64; 5] = [0.2, 0.4, 0.6, 0.8, 1.0];
 const TAU: f64 = 1e-4;
 
-/// For so much of the time. `as_published` is how the paper's walk solves.
+/// Measures for a share of the time. `as_published` contains the settings of the paper's walk.
 pub fn measure(lab: &mut Lab, share: f64, as_published: &Settings) -> Result<()> {
     if lab.is_interrupted() || lab.quick {
         return Ok(());
@@ -39,7 +39,7 @@ pub fn measure(lab: &mut Lab, share: f64, as_published: &Settings) -> Result<()>
     lab.note("failures by temperature");
     let end = lab.end(share);
     let (mut times, mut failures) = (vec![Vec::new(); rows.len()], vec![Vec::new(); rows.len()]);
-    // By sequence: positions of one have much in common.
+    // By sequence, because positions of one sequence are correlated.
     for text in pairs.chunk_by(|a, b| a.text == b.text) {
         for (position, (_, target, draft, drafts)) in rows.iter().enumerate() {
             let (mut milliseconds, mut failed) = (0.0, 0.0);

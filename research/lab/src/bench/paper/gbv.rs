@@ -1,9 +1,9 @@
 //! Greedy multi-path block verification (Thomas and Pal 2026), tables 1, 3 and 5 to 7: tokens per
-//! call by paths, depths and temperatures, beside other verifiers, where the time goes, and how far
-//! all are from the bound.
+//! call by paths, depth and temperature, compared with other verifiers; the time of each phase; and
+//! the distance from the upper bound.
 //!
-//! With one path it is block verification. The KV cache of table `time` (its appendix I) is that of
-//! the longest prompt, all that is generated after it and a tree, by the bytes of a token.
+//! With one path it equals block verification. Table `time` (its appendix I) includes the size of
+//! the KV cache for the longest prompt, its output and a tree, computed from the bytes per token.
 
 use anyhow::Result;
 use polydraft::PolicyKind;
@@ -69,7 +69,7 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// The times of draft, target and verifier in a decode.
+/// Measures the time of draft, target and verifier.
 fn times(lab: &mut Lab) -> Result<()> {
     if lab.is_interrupted() {
         return Ok(());

@@ -2,10 +2,10 @@
 //! how often they succeed, also by temperature, the best acceptance within a time, acceptances by
 //! drafts, and the walk.
 //!
-//! Their drafts are i.i.d. from the draft's k likeliest tokens, their walks have paths of eight
-//! tokens with k = 100, and draw from the target where there is no solution (appendix R). That walk
-//! is not lossless: it stands here to be measured, beside the repaired one, and a table says how
-//! far it is off. Times are of this machine.
+//! As in the paper, drafts are i.i.d. from the draft's k likeliest tokens. Walks have paths of
+//! eight tokens with k = 100, and draw from the target if there is no solution (appendix R). That
+//! walk is not lossless. It is measured next to the repaired one, and a table shows its distance
+//! from the target. Times are of this machine.
 
 use std::time::Instant;
 
@@ -30,7 +30,7 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
     let rows: Vec<Row> = rows.split(',').filter_map(|row| row.parse().ok()).collect();
     let columns = Column::all();
     columns.iter().try_for_each(Column::check)?;
-    // A cell's share, had every one of them no end.
+    // The time of a cell if no cell ended early.
     let begun = Instant::now();
     let share =
         lab.end(0.3).duration_since(begun).as_secs_f64() / (rows.len() * columns.len()) as f64;
@@ -84,18 +84,18 @@ fn optima(lab: &mut Lab) -> Result<()> {
     lab.acceptances(0.15, Table::of_columns("optimum", title, 4), &nodes)
 }
 
-/// As published, τ = 1e-3.
+/// Returns the published settings, with τ = 1e-3.
 fn as_published() -> global_resolution::Settings {
     global_resolution::Settings {
         mode: Mode::PublishedWalk,
-        // A node of a walk waits no longer.
+        // Time limit of a node in a walk.
         seconds: 2.0,
         ..Default::default()
     }
 }
 
-/// How often Global Resolution as published draws from the target, and how far its distribution is
-/// from the target's: over all tuples of drafts, at the same positions for all rows.
+/// Measures how often Global Resolution as published draws from the target, and the distance of its
+/// distribution from the target's, over all tuples of drafts, at the same positions for all rows.
 fn published(lab: &mut Lab) -> Result<()> {
     if lab.is_interrupted() {
         return Ok(());
@@ -134,10 +134,10 @@ fn published(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// Tuples that are enumerated at most.
+/// Maximum number of enumerated tuples.
 const ENUMERATED: f64 = 20_000.0;
 
-/// The L1 distance of the emitted distribution from the target's.
+/// Returns the L1 distance of the emitted distribution from the target's.
 fn deviation(problem: &Problem) -> Result<f64> {
     let mut rule = as_published().build()?;
     let mut coupling = couple(rule.as_mut(), *problem)?;
@@ -180,7 +180,7 @@ fn tables(data: &Dataset) -> [Table; 3] {
     [times, success, within]
 }
 
-/// A solver's name, without the backend that solves its program.
+/// Removes the backend from a solver's name.
 fn solver(name: &str) -> &str {
     if name.starts_with("linear program") { "linear program" } else { name }
 }

@@ -1,9 +1,9 @@
-//! SpecTr (Sun et al. 2023), tables 2 and 3: how long one pass takes over several sequences with
-//! several tokens each, relative to the target's over one sequence of four.
+//! SpecTr (Sun et al. 2023), tables 2 and 3: time of a pass over several sequences with several
+//! tokens each, relative to a pass of the target over one sequence of four tokens.
 //!
-//! Theirs are of a GPU, where a pass of these sizes waits for memory; ours are of this machine's
-//! CPU, at the number of threads that the models run with. All sizes are timed in turn, and a ratio
-//! is between passes of one round.
+//! The paper's times are of a GPU, where such passes are memory bound; ours are of this machine's
+//! CPU, with the models' number of threads. All sizes are timed in turn, and a ratio is between
+//! passes of the same round.
 
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ use super::table::Table;
 
 const LENGTHS: [usize; 2] = [4, 8];
 const BATCHES: [usize; 4] = [1, 2, 4, 8];
-/// Tokens before those of the pass.
+/// Number of context tokens.
 const CONTEXT: usize = 64;
 
 pub fn measure(lab: &mut Lab) -> Result<()> {
@@ -29,7 +29,7 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
     let rounds = if lab.quick { 6 } else { 60 };
     let text: Vec<Token> = lab.prompts.iter().flatten().copied().collect();
     let target = seconds(lab.models.engine.target(), &text, rounds)?;
-    // No table for a draft that is no model.
+    // No table for a draft that is not a model.
     let draft = lab.options.load_both(&Terminal).ok();
     let draft =
         draft.map(|(_, mut draft)| seconds(&mut *draft.model, &text, rounds)).transpose()?;
@@ -58,12 +58,12 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// Sequences and tokens of each.
+/// Returns the numbers of sequences and of tokens per sequence.
 fn sizes() -> impl Iterator<Item = (usize, usize)> {
     LENGTHS.into_iter().flat_map(|length| BATCHES.map(|batch| (batch, length)))
 }
 
-/// Seconds of a pass, by size and round.
+/// Returns the seconds of a pass, by size and round.
 fn seconds(model: &mut dyn Model, text: &[Token], rounds: usize) -> Result<Vec<Vec<f64>>> {
     let context: Vec<Token> = text.iter().copied().cycle().take(CONTEXT).collect();
     let most = BATCHES[BATCHES.len() - 1];
@@ -72,10 +72,10 @@ fn seconds(model: &mut dyn Model, text: &[Token], rounds: usize) -> Result<Vec<V
         model.extend(sequence, &context)?;
     }
     let mut all = vec![Vec::new(); sizes().count()];
-    // The first round computes the context and warms up.
+    // The first round computes the context and serves as warm-up.
     for round in 0..=rounds {
         for ((batch, length), own) in sizes().zip(&mut all) {
-            // The last token of the context is the first of the pass.
+            // The last context token is part of the pass.
             let mut tree = DraftTree::new();
             let mut node = DraftTree::ROOT;
             for &token in text.iter().cycle().skip(CONTEXT).take(length - 1) {
@@ -89,7 +89,7 @@ fn seconds(model: &mut dyn Model, text: &[Token], rounds: usize) -> Result<Vec<V
                 own.push(taken);
             }
             for (sequence, tree) in batch {
-                // Nothing stays, and the last token is computed again.
+                // Commits nothing, so that the next round computes the last token again.
                 model.commit(sequence, tree, &[])?;
                 model.truncate(sequence, CONTEXT - 1);
                 model.extend(sequence, &context[CONTEXT - 1..])?;

@@ -1,33 +1,33 @@
-//! An order that a paper's figures have, and what ours say of it.
+//! Comparison of our results with the order of two values in a paper.
 
 use serde::{Deserialize, Serialize};
 
 use super::theirs::Value;
 
-/// Two figures of theirs, the larger one first, or what their text says of two; and ours.
+/// Two values of a paper, the larger one first, or an order stated in its text; and our difference.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Order {
-    /// The number of the source.
+    /// Index of the source.
     pub source: usize,
-    /// Row and column of the larger figure, and of the smaller one.
+    /// Row and column of the larger value, and of the smaller one.
     pub more: (String, String),
     pub less: (String, String),
-    /// Their difference, above 0; none where only the text states the order.
+    /// Difference of the paper's values, above 0; `None` if only the text states the order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub theirs: Option<f64>,
-    /// Ours, with its standard error.
+    /// Our difference, with its standard error.
     pub ours: Value,
     pub verdict: Verdict,
 }
 
 impl Order {
-    /// Their difference, in words where it has no number.
+    /// Formats the paper's difference, or describes an order without values.
     pub fn by(&self) -> String {
         self.theirs.map_or_else(|| "its text".to_owned(), short)
     }
 }
 
-/// As published: without zeros at the end that nobody printed.
+/// Formats a value without trailing zeros.
 pub fn short(value: f64) -> String {
     let text = format!("{value:.4}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -52,9 +52,9 @@ impl Verdict {
     }
 
     pub fn from_difference(difference: Value) -> Self {
-        // One sequence tells nothing.
+        // A single sequence has no standard error.
         let Some(error) = difference.error else { return Self::Undecided };
-        // Rounding is no difference.
+        // Differences below 1e-9 are rounding errors.
         let within = (2.0 * error).max(1e-9);
         match difference.value {
             value if value > within => Self::Reproduced,
@@ -64,16 +64,16 @@ impl Verdict {
     }
 }
 
-/// Which figures of a table are compared.
+/// Choice of the values that are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Compares {
-    /// None: the values of one sequence are not known.
+    /// No comparison: the values by sequence are not known.
     #[default]
     Nothing,
     /// Columns of one row.
     Columns,
-    /// Columns of one row, and each row of a column with the next one that differs in one part of
-    /// its name.
+    /// Columns of one row; and rows of one column, each with the next row whose name differs in one
+    /// component.
     Rows,
 }

@@ -1,14 +1,16 @@
-//! How often the first of two drafts is the one that is accepted.
+//! Acceptance of the first of two drafts.
 //!
-//! Problem: SpecHub's tables tell the first draft's acceptance from the second's.
-//! Source: Sun et al. 2024 (SpecHub), sections 3 and 4: recursive rejection accepts a first draft
-//! that is drawn from q with Σ min(p, q); SpecHub a first draft that is not the hub likewise, and
-//! the hub a from what draws after it leave.
+//! Problem: SpecHub's tables distinguish the acceptance of the first draft from that of the second.
+//! Source: Sun et al. 2024 (SpecHub), sections 3 and 4. Recursive rejection accepts a first draft drawn
+//! from q with probability Σ min(p, q). SpecHub does the same for a first draft x that is not the hub
+//! a. For the hub as the first draft, its share is computed after the pairs that begin with another
+//! token.
 //! Complexity: one pass over the support.
 
 use polydraft::{Drafting, Problem};
 
-/// The probability that the first draft is emitted, by `hub` for hub drafts, else by `recursive`.
+/// Returns the probability that the first draft is emitted, with `hub` for hub drafts, else with
+/// `recursive`.
 pub fn first(problem: &Problem) -> f64 {
     let (target, draft) = (problem.target, problem.proposal.distribution(0));
     let both = |(token, p): (u32, f64)| p.min(draft.probability(token));
@@ -44,7 +46,7 @@ mod tests {
 
     use super::*;
 
-    /// As enumeration has it, special cases included.
+    /// The results equal enumeration, special cases included.
     #[test]
     fn the_first_draft_is_the_one_that_is_emitted() {
         for (scheme, rule) in [
@@ -61,7 +63,7 @@ mod tests {
                     let mut coupling = couple(rule.as_mut(), problem).expect("coupled");
                     let mut expected = 0.0;
                     for (probability, drafts) in problem.proposal.tuples() {
-                        // The first of equal drafts is the one that is accepted.
+                        // If both drafts are equal, the first one is accepted.
                         let given = coupling.distribution(&drafts).expect("a distribution");
                         expected += probability * given.probabilities[drafts[0] as usize];
                     }

@@ -1,8 +1,8 @@
 //! SpecTr (Sun et al. 2023), figures 4 to 6: acceptances of the best rule, of K-SEQ and of
-//! recursive rejection ("multi-round" there) on distributions that have formulas.
+//! recursive rejection (called "multi-round" there), on distributions with closed formulas.
 //!
-//! The figures have no numbers that can be read; what its text says of them is checked. Numbers of
-//! drafts and of the uniform targets' tokens are ours.
+//! No values can be read off the figures, so the statements in the paper's text are checked. The
+//! numbers of drafts and of the uniform targets' tokens are our choice.
 
 use anyhow::Result;
 use polydraft::{Distribution, Problem, Proposal, acceptance, couple};
@@ -11,15 +11,15 @@ use polydraft_runtime::seeded;
 use super::lab::Lab;
 use super::table::Table;
 
-/// The probability of heads of the draft, and of the targets.
+/// Probability of heads, for the draft and for the targets.
 const DRAFT: f64 = 0.25;
 const TARGETS: [f64; 4] = [0.1, 0.25, 0.75, 1.0];
-/// Tokens of the uniform draft, and how many times fewer the targets have.
+/// Number of tokens of the uniform draft, and its ratios to those of the targets.
 const TOKENS: usize = 120;
 const FEWER: [usize; 4] = [2, 4, 8, 24];
 const COUNTS: [usize; 6] = [1, 2, 3, 4, 6, 8];
 
-/// Columns, and their rules; none for the best of all.
+/// Columns with their rules; `None` for the best rule.
 const COLUMNS: [(&str, Option<&str>); 3] =
     [("OTM", None), ("k-seq", Some("k-seq")), ("multi-round", Some("recursive"))];
 
@@ -64,7 +64,7 @@ fn uniform() -> Result<Table> {
     Ok(table)
 }
 
-/// Adds the acceptances of so many drafts.
+/// Adds the acceptances for a number of drafts.
 fn add(
     table: &mut Table,
     row: &str,
@@ -77,7 +77,7 @@ fn add(
             None => acceptance::optimal(&problem)?,
             Some(rule) => {
                 let mut rule = polydraft_reference::rule(rule)?.build()?;
-                // A formula: nothing is drawn.
+                // The acceptance has a formula, so the seed has no effect.
                 couple(rule.as_mut(), problem)?.acceptance(&mut seeded(0)).probability
             }
         };
@@ -123,7 +123,7 @@ mod tests {
         }
     }
 
-    /// The statements of the text about the values hold, and refer to existing rows.
+    /// The orders that the paper's text states hold, and refer to existing rows.
     #[test]
     fn stated_orders_hold() {
         for mut table in [bernoulli().expect("a table"), uniform().expect("a table")] {

@@ -1,9 +1,10 @@
-//! SpecHub (Sun et al. 2024), tables 1 to 7 and figures 6 and 7: acceptance of the first and the
-//! second draft, of up to ten (`decay`), random distributions (`toy`), and trees.
+//! SpecHub (Sun et al. 2024), tables 1 to 7 and figures 6 and 7: acceptance of the first and second
+//! draft, of up to ten drafts (`decay`), on random distributions (`toy`), and tokens per call of
+//! trees.
 //!
-//! Their tree 2^d has d levels with the root among them: 2^2 is one level of two drafts. Binary
-//! Sequoia trees are the best of so many drafted tokens with two children at most, for each way to
-//! draw by its own acceptances, which are computed first.
+//! The paper's tree 2^d has d levels including the root: 2^2 is one level of two drafts. Binary
+//! Sequoia trees are optimal for their number of tokens with at most two children per node. They
+//! are computed for each drafting scheme from its own acceptance rates, which are measured first.
 
 use anyhow::Result;
 use polydraft::policy::Fixed;
@@ -13,7 +14,7 @@ use super::lab::{Case, Lab, Node, acceptance_at};
 use super::table::Table;
 use crate::cut::CutArgs;
 
-/// A way to draw two tokens at a node: the columns of walks and verifiers on such drafts.
+/// A drafting scheme of two tokens, with the walks and verifiers that are exact for it.
 struct Way {
     column: &'static str,
     rule: &'static str,
@@ -71,7 +72,7 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
     by_temperature(lab)
 }
 
-/// Figure 6: a binary tree by temperatures.
+/// Measures figure 6: a binary tree at several temperatures.
 fn by_temperature(lab: &mut Lab) -> Result<()> {
     if lab.quick {
         return Ok(());
@@ -126,7 +127,7 @@ fn trees(lab: &mut Lab, temperature: f64) -> Result<()> {
             let tree = PolicyKind::Fixed(Fixed { parents, drafting: way.drafting });
             shapes.push((format!("biSeq{nodes}"), tree));
         }
-        // SpecHub has two drafts.
+        // SpecHub supports two drafts only.
         if !lab.quick && way.drafting != Drafting::Hub {
             shapes.extend([2, 3, 4].map(|depth| (format!("3^{depth}"), levels(3, depth))));
         }
@@ -138,7 +139,7 @@ fn trees(lab: &mut Lab, temperature: f64) -> Result<()> {
             cases.push((position, case));
         }
     }
-    // The ways to draw side by side.
+    // Place the drafting schemes side by side.
     cases.sort_by_key(|(position, _)| *position);
     let cases: Vec<Case> = cases.into_iter().map(|(_, case)| case).collect();
     let title = format!("Tokens per call of trees, T = {temperature}");
@@ -147,7 +148,7 @@ fn trees(lab: &mut Lab, temperature: f64) -> Result<()> {
     lab.efficiencies(share, Table::of_columns(&name, &title, 3), &cases)
 }
 
-/// How often the first and the second draft are accepted.
+/// Returns how often the first and the second draft are accepted.
 fn second_best(lab: &mut Lab, temperature: f64, way: &Way) -> Result<Vec<f64>> {
     let (seed, count) = (lab.seed, if lab.quick { 48 } else { 240 });
     let mut both = Vec::new();

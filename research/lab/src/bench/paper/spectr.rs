@@ -25,7 +25,7 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
             let row = format!("K = {paths}, L = {depth}");
             let mut case = Case::new(row, PolicyKind::paths(paths, depth), sampling, verifiers)?;
             if paths == 1 {
-                // K-SEQ of one draft, for the order by paths.
+                // K-SEQ with one draft, to compare the order by number of paths.
                 case.verifiers.push(("spectr".to_owned(), "token".parse()?));
             }
             cases.push(case);

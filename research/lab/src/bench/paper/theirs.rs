@@ -1,5 +1,5 @@
-//! The papers' figures, with where they stand. Data, in `theirs.json`; figures only, no words of
-//! theirs.
+//! Values of the papers' tables, with their sources, from `theirs.json`. The file contains numbers
+//! only, no text of the papers.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ const ALL: &str = include_str!("theirs.json");
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Value {
     pub value: f64,
-    /// Its standard error, where it was estimated.
+    /// Standard error, if the value is an estimate.
     pub error: Option<f64>,
 }
 
@@ -20,19 +20,19 @@ pub struct Source {
     pub source: String,
     /// Models that the paper measured.
     pub models: String,
-    /// Row, column, value, and its error where one was published.
+    /// Row, column, value, and its error if published.
     #[serde(skip_serializing, default)]
     figures: Vec<(String, String, f64, Option<f64>)>,
-    /// Orders that its text states where no figures can be read.
+    /// Orders that the paper's text states without readable values.
     #[serde(skip_serializing, default)]
     pub claims: Vec<Claim>,
 }
 
-/// The row and the column of what is said to be more, and of what is said to be less.
+/// Row and column of the larger value, and of the smaller one.
 pub type Claim = (String, String, String, String);
 
 impl Source {
-    /// Returns its value for a row and a column of ours.
+    /// Returns the paper's value for a row and a column of our table.
     pub fn figure(&self, row: &str, column: &str) -> Option<Value> {
         let figure = self.figures.iter().find(|figure| figure.0 == row && figure.1 == column)?;
         Some(Value { value: figure.2, error: figure.3 })
@@ -45,17 +45,17 @@ struct Stored {
     table: String,
     source: String,
     models: String,
-    /// Columns, and rows of values for them; null where the paper has none.
+    /// Columns, and rows with a value per column; null if the paper has none.
     columns: Vec<String>,
     rows: Vec<(String, Vec<Option<f64>>)>,
-    /// Errors in the shape of the rows' values, if they were published.
+    /// Errors in the shape of the values, if published.
     #[serde(default)]
     errors: Vec<Vec<Option<f64>>>,
     #[serde(default)]
     claims: Vec<Claim>,
 }
 
-/// The tables of a paper that have figures for one of ours.
+/// Returns the tables of a paper that have values for one of our tables.
 pub fn sources(paper: &str, table: &str) -> Vec<Source> {
     let all: Vec<Stored> = serde_json::from_str(ALL).unwrap_or_default();
     let stored = all.into_iter().filter(|stored| stored.paper == paper && stored.table == table);

@@ -1,8 +1,8 @@
 //! SpecHub (Sun et al. 2024), table 4: acceptance on random distributions over 50 tokens,
 //! softmax(u/T) for the target and softmax((λu + (1 − λ)v)/T) for the draft.
 //!
-//! Its text draws u and v uniformly from [0, 1]; its figures fit standard normal numbers. Both are
-//! here. Every acceptance is by formula or enumerated.
+//! According to the paper's text u and v are uniform on [0, 1], but its values fit standard normal
+//! numbers. Both are measured. All acceptances are exact, by formula or enumeration.
 
 use anyhow::Result;
 use polydraft::{Distribution, Drafting, Draws, Problem, Proposal, acceptance, couple};
@@ -13,11 +13,11 @@ use rand::Rng;
 use super::lab::Lab;
 use super::table::Table;
 
-/// Tokens of a distribution, and pairs of distributions, as in the paper.
+/// Number of tokens of a distribution, and number of pairs of distributions, as in the paper.
 const TOKENS: usize = 50;
 const PAIRS: usize = 100;
 
-/// Columns: their name, the rule (none for the best of all), and how two tokens are drawn.
+/// Columns: name, rule (`None` for the best rule), and drafting scheme of the two tokens.
 const COLUMNS: [(&str, Option<&str>, Drafting); 5] = [
     ("RRS", Some("recursive"), Drafting::Iid),
     ("RRSw", Some("recursive"), Drafting::WithoutReplacement),
@@ -26,7 +26,7 @@ const COLUMNS: [(&str, Option<&str>, Drafting); 5] = [
     ("SpecHub", Some("hub"), Drafting::Hub),
 ];
 
-/// How the numbers are drawn.
+/// Distribution of the logits.
 #[derive(Clone, Copy, PartialEq)]
 enum Numbers {
     Normal,
@@ -81,7 +81,7 @@ fn row(seed: u64, how: Numbers, temperature: f64, similar: f64, table: &mut Tabl
     Ok(())
 }
 
-/// Standard normal numbers (Box and Muller 1958), or uniform ones in [0, 1).
+/// Returns standard normal numbers (Box and Muller 1958), or uniform ones in [0, 1).
 fn numbers(how: Numbers, random: &mut SeededRng) -> Vec<f64> {
     let mut uniform = || (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
     let mut one = || match how {
@@ -104,7 +104,7 @@ fn softmax(logits: &[f64], temperature: f64) -> Result<Distribution> {
 mod tests {
     use super::*;
 
-    /// The best of all bounds the rules, and the paper's figures are those of normal logits.
+    /// No rule exceeds the best one, and the paper's values are those of normal logits.
     #[test]
     fn the_best_of_all_bounds() {
         let mut table = Table::of_columns("toy", "", 4);

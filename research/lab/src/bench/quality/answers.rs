@@ -7,29 +7,29 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use regex::Regex;
 
-/// The criterion of a correct output.
+/// Criterion of a correct output.
 #[derive(Debug)]
 pub enum Check {
-    /// These words, surrounding white space ignored.
+    /// This string, ignoring surrounding white space.
     Exact(String),
-    /// An output that begins with them.
+    /// An output that starts with this string.
     Prefix(String),
-    /// An output whose first number is this.
+    /// An output whose first number equals this one.
     Number(f64),
-    /// An output whose last number is this.
+    /// An output whose last number equals this one.
     LastNumber(f64),
     Regex(Regex),
-    /// A program, with this before and after it, that the user's command accepts.
+    /// A program that the user's command accepts, with this code before and after it.
     Run {
         before: String,
         after: String,
     },
 }
 
-/// Runs model output, by the user's command.
+/// Runs programs from model output with the user's command.
 pub struct Runner {
     pub command: String,
-    /// Seconds after which it has failed.
+    /// Time limit.
     pub time: Duration,
 }
 
@@ -55,7 +55,7 @@ impl Check {
 }
 
 impl Check {
-    /// Whether this output is correct.
+    /// Whether an output is correct.
     pub fn accepts(&self, text: &str, runner: Option<&Runner>) -> Result<bool> {
         Ok(match self {
             Check::Exact(answer) => text.trim() == answer,
@@ -73,12 +73,12 @@ impl Check {
     }
 }
 
-/// The first number of a text.
+/// Returns the first number of a string.
 fn number(text: &str) -> Option<f64> {
     numbers(text).first().copied()
 }
 
-/// All numbers of a text; commas between digits are no part of them.
+/// Returns all numbers of a string. Commas between digits are skipped.
 fn numbers(text: &str) -> Vec<f64> {
     let chars: Vec<char> = text.chars().collect();
     let digit = |at: usize| chars.get(at).is_some_and(char::is_ascii_digit);
@@ -104,7 +104,8 @@ fn numbers(text: &str) -> Vec<f64> {
 }
 
 impl Runner {
-    /// Whether the command, given this program on its standard input, exits with 0 in time.
+    /// Whether the command exits with code 0 within the time limit, given this program on its
+    /// standard input.
     fn accepts(&self, program: &str) -> Result<bool> {
         let mut child = Command::new("sh")
             .args(["-c", &self.command])
@@ -115,7 +116,7 @@ impl Runner {
             .with_context(|| format!("cannot run {}", self.command))?;
         let stdin = child.stdin.take();
         let program = program.to_owned();
-        // A command that does not read must not block.
+        // Written by a thread, so that a command that does not read cannot block this one.
         let writer =
             std::thread::spawn(move || stdin.map(|mut stdin| stdin.write_all(program.as_bytes())));
         let end = Instant::now() + self.time;
@@ -130,7 +131,7 @@ impl Runner {
             }
             std::thread::sleep(Duration::from_millis(5));
         };
-        // Its pipe is closed, or open in a grandchild that nobody waits for.
+        // Not joined: a grandchild process may keep the pipe open.
         drop(writer);
         Ok(status.is_some_and(|status| status.success()))
     }

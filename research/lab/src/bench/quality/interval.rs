@@ -1,7 +1,8 @@
 //! The confidence interval of a difference of scores.
 //!
-//! Problem: an interval for the mean over prompts of the difference of two scores of each.
-//! Source: the percentile bootstrap (Efron 1979), prompts drawn with replacement, each with both of
+//! Problem: a confidence interval for the mean, over prompts, of the difference between two scores
+//! of each prompt.
+//! Source: the percentile bootstrap (Efron 1979). Prompts are drawn with replacement, each with both of
 //! its scores.
 //! Complexity: resamples × prompts.
 
@@ -9,10 +10,10 @@ use polydraft_runtime::seeded;
 use rand::Rng;
 
 const RESAMPLES: usize = 10_000;
-/// Part of the resamples beyond each end.
+/// Fraction of resamples outside the interval on each side.
 const TAIL: f64 = 0.025;
 
-/// The ends between which 95 % of the means of resampled `differences` lie; the same each time.
+/// Returns the interval that contains 95 % of the means of resampled `differences`. Deterministic.
 pub fn interval(differences: &[f64]) -> (f64, f64) {
     let (count, mut random) = (differences.len(), seeded(0));
     let mut mean = || {
@@ -29,7 +30,8 @@ pub fn interval(differences: &[f64]) -> (f64, f64) {
 mod tests {
     use super::*;
 
-    /// For normal differences the interval is the known one, and its coverage is about 95 %.
+    /// For normal differences, the interval equals the known one and covers the mean in about 95 %
+    /// of cases.
     #[test]
     fn report_contains_its_records() {
         assert_eq!(interval(&[0.0; 5]), (0.0, 0.0));

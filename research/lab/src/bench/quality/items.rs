@@ -1,4 +1,4 @@
-//! Prompts with answers, in the forms in which they are published.
+//! Prompts with answers, in the published formats.
 
 use std::path::Path;
 
@@ -8,13 +8,13 @@ use serde::Deserialize;
 
 use super::answers::Check;
 
-/// The project's own.
+/// The project's own prompts.
 const OWN: &str = include_str!("../../../../../bench/quality.jsonl");
 
-/// A prompt, and the criterion of a correct output.
+/// A prompt with the criterion of a correct output.
 #[derive(Debug)]
 pub struct Item {
-    /// The number of its line.
+    /// Line number.
     pub number: usize,
     pub kind: String,
     pub prompt: String,
@@ -23,7 +23,7 @@ pub struct Item {
     pub max_tokens: usize,
 }
 
-/// The fields of all forms.
+/// Fields of all formats.
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]
 struct Line {
@@ -41,13 +41,14 @@ struct Line {
     entry_point: Option<String>,
 }
 
-/// Tokens of a short answer, and of one with a derivation or a program.
+/// Maximum numbers of tokens for a short answer, and for a derivation or program.
 const SHORT: usize = 24;
 const LONG: usize = 256;
-/// Strings that follow a function of HumanEval.
+/// Strings that end a function of HumanEval.
 const AFTER_FUNCTION: [&str; 5] = ["\nclass ", "\ndef ", "\n#", "\nif ", "\nprint("];
 
-/// The items of a file, or the project's own; also how many have no answer that can be checked.
+/// Reads the items of a file, or the project's own. Also returns the number of prompts without an
+/// answer that can be checked.
 pub fn read(file: Option<&Path>, runs: bool) -> Result<(Vec<Item>, usize)> {
     let (name, text) = match file {
         None => ("bench/quality.jsonl".to_owned(), OWN.to_owned()),

@@ -19,25 +19,26 @@ pub struct Report {
     pub draft: String,
     pub verifier: String,
     pub tree: String,
-    /// Prompts with answers, and the prompts of the file without an answer that can be checked.
+    /// Numbers of prompts with an answer that can be checked, and (`skipped`) without one.
     pub checked: usize,
     skipped: usize,
     pub scores: Vec<Score>,
     pub kinds: Vec<KindScore>,
 }
 
-/// Shares of correct outputs.
+/// Fractions of correct outputs.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Score {
     pub temperature: f64,
-    /// Outputs of each prompt, for each method.
+    /// Number of outputs per prompt and method.
     pub samples: u32,
     pub plain: f64,
     pub speculative: f64,
-    /// Speculative less plain, and the ends of its 95 % bootstrap interval over prompts.
+    /// Score of speculative decoding minus that of plain decoding, with its 95 % bootstrap interval
+    /// over prompts.
     pub difference: f64,
     pub interval: (f64, f64),
-    /// At temperature 0: outputs that were compared token by token.
+    /// At temperature 0: outputs compared token by token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "texts")]
     pub outputs: Option<Outputs>,
@@ -47,7 +48,7 @@ pub struct Score {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Outputs {
     pub equal: usize,
-    /// They differ between tokens whose logits differ by rounding.
+    /// Outputs that differ at a token where the logits of both choices differ only by rounding.
     pub ties: usize,
     pub different: usize,
 }

@@ -1,37 +1,38 @@
-//! A solver on a row: the sums of its attempts.
+//! Results of a solver on a row, and the sums of its attempts.
 
 use serde::{Deserialize, Serialize};
 
 use super::solvers::{Attempt, Column};
 use crate::bench::median;
 
-/// A solver on a row.
+/// Results of a solver on a row.
 #[derive(Serialize, Deserialize)]
 pub struct Cell {
     pub solver: String,
-    /// Milliseconds per emitted token, the mean over positions; a lower bound of it where
-    /// `lower_bound`; none if it was not begun.
+    /// Mean time in milliseconds per emitted token, over positions. If `lower_bound`, the true mean
+    /// is larger. `None` if the solver was not started.
     pub milliseconds: Option<f64>,
     pub lower_bound: bool,
-    /// Milliseconds of all attempts, including those that gave up.
+    /// Mean time in milliseconds of all attempts, including failed ones.
     milliseconds_with_failures: Option<f64>,
-    /// Attempts that ended with a token, of those that ended, the mean over positions.
+    /// Fraction of completed attempts that emitted a token, mean over positions.
     success: Option<f64>,
-    /// Mean acceptance over the positions that it solved.
+    /// Mean acceptance over solved positions.
     pub acceptance: Option<f64>,
-    /// Mean of the best acceptance over the same positions.
+    /// Mean optimal acceptance over the same positions.
     optimum_there: Option<f64>,
-    /// Mean acceptance over all positions, if it loses as much where it got no turn, and nothing
-    /// where it gave up because another solver takes over.
+    /// Mean acceptance over all positions. Positions that the solver did not reach are assumed to
+    /// lose as much as the others; positions where it gave up lose nothing, because another solver
+    /// takes over.
     acceptance_with_failures: Option<f64>,
-    /// Positions that it got a turn at.
+    /// Number of positions that the solver reached.
     positions: usize,
-    /// Why it was not begun.
+    /// Reason why the solver was not started.
     too_large: Option<String>,
     #[serde(skip)]
     tally: Tally,
-    /// Whether it takes over where another gives up; of a finished row, whether it could at every
-    /// position.
+    /// Whether this solver is a fallback for another one that gives up. In a finished row, only if
+    /// it has an answer at every position.
     #[serde(skip)]
     takes_over: bool,
 }
@@ -41,14 +42,14 @@ pub struct Cell {
 struct Tally {
     /// Seconds of all attempts.
     spent: f64,
-    /// Whether the time was up at one.
+    /// Whether an attempt reached the time limit.
     unfinished: bool,
-    /// Seconds of attempts that did not give up, and of all.
+    /// Seconds of attempts that did not give up, and of all attempts.
     token: Mean,
     attempt: Mean,
-    /// Parts of the attempts that ended with a token.
+    /// Fraction of attempts that emitted a token.
     success: Mean,
-    /// Acceptance where it solved, and the optimum there.
+    /// Acceptance at solved positions, and the optimum at the same positions.
     solved: Mean,
     optimum: Mean,
 }
@@ -71,8 +72,8 @@ impl Mean {
     }
 }
 
-/// Attempts of one kind at a position: the median of their times counts for each, to exclude
-/// hiccups of the machine.
+/// Attempts with the same outcome at a position. Each counts with their median time, to exclude
+/// outliers.
 struct Alike {
     count: usize,
     seconds: f64,
@@ -84,7 +85,7 @@ impl Alike {
         Self { count, seconds: if count == 0 { 0.0 } else { median(times.into_iter()) } }
     }
 
-    /// Seconds of an attempt of these kinds, if there are any.
+    /// Returns the mean time of the attempts in seconds, if there are any.
     fn mean(kinds: &[&Self]) -> Option<f64> {
         let count: usize = kinds.iter().map(|kind| kind.count).sum();
         let sum: f64 = kinds.iter().map(|kind| kind.count as f64 * kind.seconds).sum();
@@ -110,17 +111,17 @@ impl Cell {
         }
     }
 
-    /// Seconds used so far.
+    /// Returns the seconds used so far.
     pub fn spent(&self) -> f64 {
         self.tally.spent
     }
 
-    /// Whether there is no use in going on.
+    /// Whether further attempts are pointless.
     pub fn is_closed(&self) -> bool {
         self.tally.unfinished || self.too_large.is_some()
     }
 
-    /// The attempts at a position, of which the first warms up if there are several.
+    /// Adds the attempts at a position. If there are several, the first one is a warm-up.
     pub fn add(&mut self, attempts: Vec<Attempt>, acceptance: Option<f64>, optimum: f64) {
         let warm_up = usize::from(attempts.len() > 1);
         self.positions += 1;
@@ -153,7 +154,8 @@ impl Cell {
         }
     }
 
-    /// `optimum` is the mean over all positions, of which there are so many.
+    /// Computes the results. `optimum` is the mean optimal acceptance over all `positions`
+    /// positions.
     fn finish(&mut self, optimum: f64, positions: usize) {
         let Tally { unfinished, token, attempt, success, solved, optimum: there, .. } = &self.tally;
         let ms = |mean: &Mean| mean.get().map(|seconds| 1e3 * seconds);
@@ -169,17 +171,17 @@ impl Cell {
         self.takes_over &= has_all;
     }
 
-    /// Attempts that ended with a token, of those that ended, the mean over positions.
+    /// Returns the fraction of completed attempts that emitted a token, mean over positions.
     pub fn success(&self) -> Option<f64> {
         self.success
     }
 
-    /// Positions that it solved.
+    /// Returns the number of solved positions.
     pub fn solved(&self) -> usize {
         self.tally.solved.count
     }
 
-    /// The time as printed in the table.
+    /// Formats the time for the table.
     pub fn time(&self) -> String {
         let bound = if self.lower_bound { ">" } else { "" };
         let success = self.success.filter(|success| *success < 1.0);
@@ -194,7 +196,7 @@ impl Cell {
     }
 }
 
-/// Three significant digits.
+/// Formats a time with three significant digits.
 fn milliseconds(ms: f64) -> String {
     let digits = (2.0 - ms.log10().floor()).clamp(0.0, 6.0) as usize;
     format!("{ms:.digits$}")
@@ -203,10 +205,10 @@ fn milliseconds(ms: f64) -> String {
 #[derive(Serialize, Deserialize)]
 pub struct RowReport {
     pub row: String,
-    /// Tokens of the draft that are left; none for all.
+    /// Number of likeliest draft tokens; `None` for all.
     k: Option<usize>,
     n: usize,
-    /// Mean best acceptance over all positions.
+    /// Mean optimal acceptance over all positions.
     pub optimum: f64,
     pub cells: Vec<Cell>,
 }
@@ -224,8 +226,9 @@ impl RowReport {
         Self { row, k, n, optimum, cells }
     }
 
-    /// Time and acceptance of a solver over all positions. Where it gives up, the fastest of those
-    /// that take over, as in the published comparison, and have an answer everywhere.
+    /// Returns time and acceptance of a solver over all positions. Where the solver gives up, the
+    /// fastest fallback solver is added, as in the published comparison. Fallbacks must have an
+    /// answer at every position.
     pub fn overall(&self, column: usize) -> Option<(f64, f64)> {
         let cell = &self.cells[column];
         let time = cell.milliseconds_with_failures.filter(|_| !cell.lower_bound)?;
@@ -248,8 +251,7 @@ mod tests {
         RowReport::new("(10, 2)".to_owned(), Some(10), 2, &[0.5, 0.7], cells)
     }
 
-    /// A position at which an attempt is quick, so that it is repeated, counts as one at which it
-    /// is slow.
+    /// A position counts once, whether its attempts are fast, and so repeated, or slow.
     #[test]
     fn positions_have_equal_weight() {
         let mut cell = Cell::new(&Column::GlobalResolution(1e-3));
@@ -265,8 +267,8 @@ mod tests {
         assert_eq!(cells[0].success(), Some(1.75 / 3.0));
     }
 
-    /// Where Global Resolution gives up an exact solver takes over, not another form of it; and
-    /// none that has no answer somewhere, or had no turn.
+    /// Where Global Resolution gives up, an exact solver takes over: not another variant of Global
+    /// Resolution, nor a solver that failed at or did not reach some position.
     #[test]
     fn only_exact_solvers_take_over() {
         let columns = [

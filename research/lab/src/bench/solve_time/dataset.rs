@@ -1,11 +1,11 @@
-//! The rows of one kind of distributions, and the comparisons that follow: the best acceptance
-//! within a time, and speed ratios.
+//! Rows of one kind of distributions, and comparisons derived from them: best acceptance within a
+//! time, and speed ratios.
 
 use serde::{Deserialize, Serialize};
 
 use super::cell::RowReport;
 
-/// The best acceptance that a solver has within a time per token.
+/// Best acceptance of a solver within a time limit per token.
 #[derive(Serialize, Deserialize)]
 pub struct Within {
     pub milliseconds: f64,
@@ -14,8 +14,8 @@ pub struct Within {
     pub row: Option<String>,
 }
 
-/// How many times faster the fastest form of `priority` is than Global Resolution, over the rows
-/// where that has solutions.
+/// Speed of the fastest form of `priority` relative to Global Resolution, over the rows where the
+/// latter has solutions.
 #[derive(Serialize, Deserialize)]
 pub struct Speedup {
     pub solver: String,
@@ -74,7 +74,7 @@ impl Dataset {
         Self { name: name.to_owned(), vocabulary, positions, rows, within, priority_faster_than }
     }
 
-    /// A title for people.
+    /// Returns the title of the dataset.
     pub fn title(&self) -> String {
         match self.name.as_str() {
             "pair" => {

@@ -1,4 +1,4 @@
-//! The distributions that solvers are timed on.
+//! Distributions on which solvers are timed.
 
 use anyhow::{Result, ensure};
 use polydraft::{Distribution, Draft, DraftTree, PolicyKind, Sampling, TargetDistributions, Token};
@@ -13,7 +13,7 @@ use crate::observe::{self, Look, Plan};
 pub struct Pair {
     pub target: Vec<f32>,
     draft: Vec<f32>,
-    /// The number of the sequence, and of its prompt.
+    /// Index of the sequence.
     pub text: usize,
     pub prompt: usize,
 }
@@ -28,11 +28,11 @@ impl Pair {
     }
 }
 
-/// The longest sequence that positions are taken from, in tokens after the prompt.
+/// Maximum number of tokens after the prompt from which positions are taken.
 pub const TEXT: usize = 64;
 
-/// Positions of the target's own output, sampled so, after the prompts, in turn: in each at a
-/// random place, and every so many tokens from there on.
+/// Returns positions of the target's own output with this sampling, for each prompt in turn. The
+/// first position in a sequence is random, the others follow at a fixed distance.
 ///
 /// # Errors
 /// Failures of the models; a prompt that leaves no room.
@@ -51,7 +51,7 @@ pub fn of_models(
     Ok(pairs)
 }
 
-/// Visits the distributions one by one, as long as `goes_on` returns true.
+/// Calls a function with each pair of distributions, as long as `goes_on` returns true.
 ///
 /// # Errors
 /// Errors of the models and of `goes_on`.
@@ -78,7 +78,7 @@ pub fn show_of_models(
     let neutral = Sampling::default();
     for (text, (prompt, tokens)) in prompts.iter().enumerate().cycle().enumerate() {
         let seeds = (rng.next_u64(), rng.next_u64());
-        // Whole distributions are recorded, whatever the sequence is sampled by.
+        // Full distributions are recorded, whatever the sampling of the sequence.
         let follow = match sampling == neutral {
             true => Vec::new(),
             false => {
@@ -90,7 +90,7 @@ pub fn show_of_models(
         let look = Distributions { pairs: Vec::new(), most: left, text, prompt };
         let (Distributions { pairs, .. }, _) =
             observe::text(engine, tokens, &plan(neutral, every), seeds, follow, look, &|| true)?;
-        // The first position of a sequence may be beyond its end, where the context is almost full.
+        // A sequence may end before its first position, if the context is almost full.
         empty = if pairs.is_empty() { empty + 1 } else { 0 };
         ensure!(
             empty < 64 * prompts.len(),
@@ -109,7 +109,7 @@ pub fn show_of_models(
     Ok(())
 }
 
-/// Records both distributions, up to so many pairs.
+/// Records both distributions, for a limited number of pairs.
 struct Distributions {
     pairs: Vec<Pair>,
     most: usize,
@@ -135,26 +135,27 @@ impl Look for Distributions {
     }
 }
 
-/// Logits with this distribution at temperature 1.
+/// Returns logits that give this distribution at temperature 1.
 fn logits(probs: &Distribution) -> Vec<f32> {
     let mut logits = vec![f32::NEG_INFINITY; probs.vocabulary()];
     probs.support().for_each(|(token, p)| logits[token as usize] = p.ln() as f32);
     logits
 }
 
-/// Tokens of a synthetic vocabulary: those of Llama 3.
+/// Size of the synthetic vocabulary: that of Llama 3.
 const VOCABULARY: usize = 128_256;
 
-/// Shaped like a language model's: Zipf's distribution, with an exponent from 1.1 to 2.3 drawn for
-/// each position (the likeliest token has from 10 to 70 per cent), and normal errors of standard
-/// deviation 1 in the draft's logits.
+/// Returns synthetic pairs that resemble those of language models. The target is a Zipf
+/// distribution with an exponent from 1.1 to 2.3, drawn for each position (the likeliest token has
+/// a probability from 10 to 70 per cent). The draft's logits have normal errors of standard
+/// deviation 1.
 pub fn synthetic(count: usize, seed: u64) -> Vec<Pair> {
     let mut rng = ChaCha12Rng::seed_from_u64(seed ^ 0x5eed);
     let mut uniform = || f64::from(rng.next_u32()) / f64::from(u32::MAX);
     (0..count)
         .map(|text| {
             let exponent = 1.1 + 1.2 * uniform();
-            // Twelve uniform numbers: close enough to normal, and the same on every machine.
+            // The sum of twelve uniform numbers is almost normal, and the same on every machine.
             let mut normal = || (0..12).map(|_| uniform()).sum::<f64>() - 6.0;
             let level = |rank: usize| -exponent * (rank as f64).ln();
             let target: Vec<f32> = (1..=VOCABULARY).map(|rank| level(rank) as f32).collect();

@@ -17,7 +17,7 @@ use crate::plot::{Chart, Drawing, Series, Value};
 pub struct Report {
     #[serde(flatten)]
     pub made_by: MadeBy,
-    /// Seconds a cell.
+    /// Time limit in seconds per cell.
     pub budget: f64,
     seed: u64,
     pub datasets: Vec<Dataset>,
@@ -38,7 +38,7 @@ impl Report {
         self.datasets.iter().try_for_each(|dataset| table::print(dataset, &mut out))
     }
 
-    /// Writes `path`-name.svg for each dataset.
+    /// Writes a chart to `path`-NAME.svg for each dataset.
     pub fn plot(&self, path: &Path) -> Result<()> {
         for dataset in &self.datasets {
             let mut name = path.as_os_str().to_owned();
@@ -50,12 +50,12 @@ impl Report {
     }
 }
 
-/// Milliseconds over the rows, a series for each solver.
+/// Returns a chart of milliseconds by row, with a series per solver.
 pub fn chart(data: &Dataset, machine: &str) -> Chart {
     let solvers = data.rows.first().map_or(0, |row| row.cells.len());
     let series = (0..solvers).map(|column| {
         let value = |row: &RowReport| {
-            // A record that was read may have rows of other lengths.
+            // A record from a file may have rows of other lengths.
             let cell = row.cells.get(column)?;
             cell.milliseconds.map(|y| Value { y, bound: cell.lower_bound })
         };

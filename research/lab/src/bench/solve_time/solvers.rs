@@ -1,4 +1,4 @@
-//! The columns of the table: solvers with one interface.
+//! Solvers, the columns of the table, with a common interface.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ pub enum Column {
     LinearProgram,
     MaxFlow,
     Slackness,
-    /// With its τ.
+    /// With its parameter τ.
     GlobalResolution(f64),
     Priority(Form),
 }
@@ -24,18 +24,18 @@ pub enum Column {
 /// The result of an attempt to emit a token.
 #[derive(Debug, Clone)]
 pub enum Attempt {
-    /// Emitted after this number of seconds.
+    /// A token was emitted after this number of seconds.
     Done(f64),
-    /// The solver gave up after so many seconds.
+    /// The solver gave up after this number of seconds.
     GaveUp(f64),
-    /// The time was up after so many seconds.
+    /// The time limit was reached after this number of seconds.
     Unfinished(f64),
-    /// Not even begun, and why.
+    /// The solver was not started, for this reason.
     TooLarge(String),
 }
 
 impl Attempt {
-    /// The seconds of the attempt.
+    /// Returns the duration of the attempt in seconds.
     pub fn seconds(&self) -> f64 {
         match self {
             Self::Done(seconds) | Self::GaveUp(seconds) | Self::Unfinished(seconds) => *seconds,
@@ -44,7 +44,8 @@ impl Attempt {
     }
 }
 
-/// Edges (40 bytes each) that maximum flows may have, and variables of linear programs.
+/// Limits of the problem size: edges of a flow network (40 bytes each), and variables of a linear
+/// program.
 const EDGES: usize = 20_000_000;
 const VARIABLES: usize = 2_000_000;
 
@@ -72,13 +73,12 @@ impl Column {
         }
     }
 
-    /// Whether it is one that the published comparison falls back to where Global Resolution gives
-    /// up.
+    /// Whether the published comparison uses this solver as a fallback for Global Resolution.
     pub fn takes_over(&self) -> bool {
         matches!(self, Self::LinearProgram | Self::MaxFlow | Self::Slackness)
     }
 
-    /// How far an acceptance may be from the optimum.
+    /// Returns the maximum deviation of an acceptance from the optimum.
     pub fn tolerance(&self) -> f64 {
         match self {
             Self::GlobalResolution(tau) => 10.0 * tau,
@@ -87,7 +87,7 @@ impl Column {
         }
     }
 
-    /// A solver that stops after about so many seconds.
+    /// Builds a solver that stops after about `seconds` seconds.
     pub fn build(&self, seconds: f64) -> Result<Box<dyn Solves>> {
         let rule = |rule: Result<Box<dyn Rule>, Error>| -> Result<Box<dyn Solves>> {
             Ok(Box::new(Exact { rule: rule?, acceptance: None }))
@@ -150,7 +150,7 @@ impl Column {
     }
 }
 
-/// A solver that finds the best rule for a node, and emits by it.
+/// A solver that finds the best rule for a node and emits a token with it.
 pub trait Solves {
     /// Prepares and emits; only that is timed.
     fn attempt(
@@ -160,11 +160,11 @@ pub trait Solves {
         rng: &mut ChaCha12Rng,
     ) -> Result<Attempt>;
 
-    /// The acceptance of what the last attempt prepared; `None` if that has no solution.
+    /// Returns the acceptance of the last attempt's solution; `None` if it has none.
     fn acceptance(&mut self, problem: Problem, rng: &mut ChaCha12Rng) -> Option<f64>;
 }
 
-/// A rule that finds the optimum if it finds anything.
+/// A rule whose solutions are always optimal, but which may fail.
 struct Exact {
     rule: Box<dyn Rule>,
     /// Acceptance of the last solution.

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::dataset::{Dataset, LIMITS, Speedup};
 
-/// Times, acceptances, and what follows from them.
+/// Prints times, acceptances and the derived comparisons.
 pub fn print(data: &Dataset, out: &mut impl Write) -> Result<()> {
     let names: Vec<String> = data
         .rows
@@ -71,7 +71,7 @@ pub fn print(data: &Dataset, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// A name that fits a column.
+/// Shortens a name to fit a column.
 fn short(name: &str) -> String {
     name.replace("linear program (", "LP (")
         .replace("Global Resolution, τ =", "GR")
