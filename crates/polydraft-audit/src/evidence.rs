@@ -179,7 +179,7 @@ pub fn combined_hash(numbers: &[u64]) -> u64 {
 }
 
 /// Weights of the prior in pseudo-counts: a small one learns fast and loses more where there is
-/// nothing to learn; both are played.
+/// nothing to learn; the wealth is split between both.
 const PRIOR_WEIGHTS: [f64; 2] = [5.0, 50.0];
 /// Errors to bet on from the first token, before any observation: the probability moved to the most
 /// probable token (negative: away from it). A wrong acceptance test causes such errors, and

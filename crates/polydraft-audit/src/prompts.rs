@@ -2,7 +2,8 @@
 //!
 //! The power of a test depends on the uncertainty of the model: where it is certain there is
 //! nothing to observe, and where it is very uncertain no prefix occurs twice. So there are several
-//! prompts of each kind, and the audit chooses those whose continuations lie between.
+//! prompts of each kind, and the audit chooses those whose continuations lie between these
+//! extremes.
 
 /// Kinds of prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

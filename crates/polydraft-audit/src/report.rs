@@ -6,7 +6,7 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// No behaviour that a lossless server would not show.
+    /// The observations are consistent with a lossless server.
     Passed,
     /// Behaviour that a lossless server never shows, or no more often than the error rate.
     Fault,

@@ -111,7 +111,8 @@ fn inspect_reports_size_of_self_draft() {
     let target = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/target");
     let (out, _) = ok(&["inspect", target, "self"]);
     assert!(
-        out.contains("self:q5_1") && out.contains("yes, it can draft: the same parameters in "),
+        out.contains("self:q5_1")
+            && out.contains("yes, it can draft: a quantised copy of the weights, "),
         "{out}"
     );
     let json: Value =

@@ -23,7 +23,7 @@ use crate::origin::write_file;
 /// Numbers of a state that share a scale.
 pub const GROUP: usize = 32;
 
-/// A sample with the data that is learned from it.
+/// A sample with the data that a head or an n-gram table learns from.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Sample {
     pub kind: u8,

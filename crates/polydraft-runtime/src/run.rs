@@ -27,8 +27,8 @@ pub struct Description {
     pub speculation: SpeculationOptions,
     /// Sampling of tokens.
     pub sampling: SamplingOptions,
-    /// Whether the model's published sampling settings are the defaults or, if there are none,
-    /// usual ones for conversations.
+    /// Whether missing sampling settings default to those published with the model or, if there are
+    /// none, to usual ones for conversations.
     pub published_sampling: bool,
 }
 

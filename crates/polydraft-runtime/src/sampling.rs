@@ -71,8 +71,8 @@ impl SamplingOptions {
         }
     }
 
-    /// Sets defaults for conversations, if no setting is given: cooler than the model's own
-    /// distribution, in which unlikely tokens derail answers.
+    /// Sets defaults for conversations, if no setting is given: temperature 0.7 and top-p 0.95.
+    /// With neutral settings, unlikely tokens derail answers.
     pub fn or_chat_defaults(self) -> Self {
         match self {
             Self { temperature: None, top_k: None, top_p: None, min_p: None, .. } => {

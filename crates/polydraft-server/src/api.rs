@@ -79,7 +79,7 @@ pub trait Reply: Send {
 
 /// One event of a stream.
 pub struct StreamEvent {
-    /// Name, on routes whose events have one.
+    /// Name of the event, on routes that name their events.
     pub name: Option<&'static str>,
     /// Data.
     pub data: String,

@@ -25,7 +25,7 @@ pub struct ServerOptions {
     pub addresses: Vec<SocketAddr>,
     /// Models to offer. The first is loaded at the start, the others on first request.
     pub models: Vec<OfferedModel>,
-    /// Limits on what runs at once, for each model.
+    /// Limits on running sequences and waiting requests, for each model.
     pub capacity: Capacity,
     /// Bytes for the KV cache of all sequences of a model. Default: half of the free memory.
     pub cache_memory: Option<u64>,

@@ -47,7 +47,7 @@ pub use speculation::BuiltSpeculation;
 /// Idle time after which memory is returned to the system.
 const IDLE_BEFORE_RELEASE: Duration = Duration::from_secs(1);
 
-/// Limits on what runs at once.
+/// Limits on running sequences and waiting requests.
 #[derive(Debug, Clone, Copy)]
 pub struct Capacity {
     /// Maximum sequences in a batch.

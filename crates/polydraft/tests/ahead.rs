@@ -11,8 +11,8 @@ use polydraft::{PolicyKind, VerifierKind};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// A pair of models, two paths of a depth, and two verifiers with their tokens per call, of which
-/// the first is better.
+/// A pair of models, the depth of two paths, and two verifiers with their tokens per call; `better`
+/// has more of them.
 struct Counterexample<'a> {
     depth: usize,
     target: &'a [&'a [f64]],

@@ -96,7 +96,7 @@ fn masses_are_optimal_for_the_second_token_on_average() {
             let sum: f64 = q.iter().sum();
             q.iter_mut().for_each(|q| *q /= sum);
         }
-        // Below every token it is one of these pairs, equally likely.
+        // After every first token, target and draft are one of these pairs, with equal probability.
         let below: Vec<_> = (0..3).map(|_| (probs(3, &mut rng), probs(3, &mut rng))).collect();
         let tokens = |m: &[f64]| -> f64 {
             let expected = |(&p, &m): (&f64, &f64)| {

@@ -203,7 +203,7 @@ fn verifiers_are_exact_on_paths_of_several_drafts() {
 const SMALLER: [&str; 3] = ["auto:3", "budget:1.5,1.2", "stop-below:0.7,paths:2,2"];
 
 /// Iterates over the registries: every verifier on every policy with default or smaller settings
-/// for which it reports to be exact.
+/// that it reports to be exact for.
 #[test]
 fn every_registered_verifier_is_exact_on_every_registered_policy() {
     for policy in PolicyKind::all() {

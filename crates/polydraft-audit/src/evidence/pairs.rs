@@ -15,8 +15,8 @@ use super::{PRIOR_WEIGHTS, Wealth};
 
 /// Lengths of compared prefixes of answers, in characters; each is a strategy of its own.
 const LENGTHS: [usize; 4] = [2, 5, 12, usize::MAX];
-/// Compared words of an answer, each alone and with the one before: errors of speculation appear
-/// after the first token, wherever the words have led to by then.
+/// Compared words of an answer, each alone and with the word before it: errors of speculation
+/// appear at any position after the first token.
 const WORDS: usize = 6;
 const FEATURES: usize = LENGTHS.len() + 2 * WORDS;
 

@@ -1,4 +1,4 @@
-//! End conditions of a sequence besides its token limit.
+//! End conditions of a sequence other than the token limit.
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;

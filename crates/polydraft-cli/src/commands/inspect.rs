@@ -322,7 +322,9 @@ impl Report {
         if let Some(draft) = &self.draft {
             let description =
                 match (&draft.copy_bytes, draft.head.as_ref().or(draft.table.as_ref())) {
-                    (Some(bytes), _) => format!("the same parameters in {} more", Bytes(*bytes)),
+                    (Some(bytes), _) => {
+                        format!("a quantised copy of the weights, {} more", Bytes(*bytes))
+                    }
                     (_, Some(words)) if draft.parameters == 0 => words.clone(),
                     (_, Some(head)) => {
                         format!("a head of {} parameters: {head}", count(draft.parameters))

@@ -106,7 +106,7 @@ struct Report {
 /// Learns a table.
 ///
 /// # Errors
-/// Fails if the model cannot be loaded, or the file is another model's table, or none.
+/// Fails if the model cannot be loaded, or the file is not a table of this model.
 pub fn run(args: Args) -> Result<()> {
     let target = match &args.model {
         Some(model) => model_files::locate(model, args.offline, &output::Terminal)?,

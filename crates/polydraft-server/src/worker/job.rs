@@ -55,8 +55,8 @@ pub struct RequestParams {
 }
 
 impl RequestParams {
-    /// Returns the same parameters for each of several prompts. The first takes the verifiers and
-    /// trees that are built; as many are built for each of the others.
+    /// Returns the same parameters for each of several prompts. The first uses the verifiers and
+    /// trees that exist already; the same number is built for each of the others.
     ///
     /// # Errors
     /// Verifiers and trees that cannot be built.

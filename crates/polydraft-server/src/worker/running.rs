@@ -122,7 +122,8 @@ impl Sequence {
                 Ok(unprefilled) => (unprefilled, None),
                 Err(error) => (0, Some(error.into())),
             };
-            // Counts the target's cache: a draft without one prefills every prompt anew.
+            // Counts the target's cache: a draft model without a prefix cache prefills every prompt
+            // again.
             let cached = if number == 0 { engine.cached_tokens(&session).unwrap_or(0) } else { 0 };
             Ok(Self {
                 number,

@@ -34,7 +34,7 @@ impl BuiltSpeculation {
         Self::with_settings(settings, lacks_costs, count)
     }
 
-    /// Builds as many verifiers and trees for another prompt.
+    /// Builds the same number of verifiers and trees for another prompt.
     ///
     /// # Errors
     /// As for [`new`](Self::new).

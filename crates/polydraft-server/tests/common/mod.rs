@@ -67,7 +67,7 @@ fn language_with_template(tokenizer: Tokenizer, template: &str) -> Language {
 }
 
 /// A table model that takes a minimum time per pass, panics on prompts with the token `x`, and
-/// counts.
+/// counts open sequences and the sequences in a pass.
 pub struct InstrumentedModel {
     inner: TableModel,
     min_pass_time: Duration,

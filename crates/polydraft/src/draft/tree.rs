@@ -12,7 +12,7 @@ struct Node {
     depth: usize,
     draws: usize,
     /// Children form a linked list in the order in which they were added; 0 ends it (the root is
-    /// nobody's child).
+    /// never a child).
     first_child: NodeId,
     last_child: NodeId,
     next_sibling: NodeId,

@@ -7,8 +7,8 @@
 //! under distribution p in the half space w_i·p_j < w_j·p_i; each query divides the known part, one
 //! answer is chosen in proportion to its volume, and only its part is kept.
 //! Method: a simplex that a plane cuts has an edge that it cuts. The intersection divides the
-//! simplex into two, whose volumes are proportional to the parts of the edge; neither has as many
-//! corners on both sides, so the recursion ends.
+//! simplex into two, whose volumes are proportional to the parts of the edge; each of the two has
+//! one corner fewer off the plane, so the recursion ends.
 //! Complexity: exponential in the vocabulary and in the number of distributions at a position: for
 //! tiny ones only.
 //! Deviations: none.

@@ -10,15 +10,17 @@
 //! the best chain of average nodes: the maximum of E/(c + d) over its lengths, with E tokens
 //! expected in a step of c seconds of the target and d of the draft.
 //! Method:
-//! 1. Before a step: is a draft pass worth its time, judged by the last roots on average? A pass
-//!    may show that nothing should be drawn, which is part of its worth.
-//! 2. At a node, with the draft's distribution known: is there a length up to which drawing is
-//!    worth it? And before the next draft pass: is it worth it at a node of average acceptance?
+//! 1. Before a step, a draft pass is run only if its expected gain exceeds the cost of its time.
+//!    The expected gain is an average over the last roots; a root at which nothing should be drawn
+//!    counts as 0.
+//! 2. At a node, with the draft's distribution known, a token is drawn if drawing up to some length
+//!    is worth its cost. The next draft pass is run if it is worth its cost at a node of average
+//!    acceptance.
 //! 3. Where a draft pass is not worth it, one token is still drafted now and then (a probe), and
 //!    where drafts pay, a few steps are plain now and then, so that measured times can be compared:
-//!    each as often as costs one percent of the time.
-//! 4. With other sequences in a pass, costs are those of a pass in which all sequences draft like
-//!    this one, in step with each other. Drafts shrink as sequences join, down to none.
+//!    each so often that it costs one percent of the time.
+//! 4. With other sequences in a pass, costs are estimated for a pass in which all sequences draft
+//!    as much as this one. Drafts shrink as sequences join, down to none.
 //!
 //! Several paths are not considered. Estimated from costs, they never beat the best chain in any of
 //! 54 combinations of model, draft, kind of output and temperature (`docs/drafts.md`).
@@ -59,8 +61,8 @@ const DEPTH: usize = 16;
 /// Number of recent roots whose uncertainty is stored; before the first step all count as
 /// uncertain. With four the demo pair lost 0.02; sixteen gain nothing.
 const ROOTS: usize = 8;
-/// Initial uncertainty of a draft, and upper bound of its initial rejection rate. A higher one
-/// would draft too little to find out that it is wrong.
+/// Initial uncertainty of a draft, and upper bound of its initial rejection rate. With a higher
+/// value too little would be drafted to correct it.
 const INITIAL: f64 = 0.5;
 /// Fraction of the time that may be spent on finding out whether plain decoding, or drafting, has
 /// become faster.
@@ -71,8 +73,8 @@ const PROBING: f64 = 0.01;
 /// missed tokens makes probes ever more expensive: 0.02 less on average, in some combinations of
 /// model and output 0.1. With 2 the gain is 0.01 more, and the loss 0.01 where nothing pays.
 const FREE_LOSS: f64 = 1.0;
-/// Additional gain required of drafting, in plain steps: costs are measured on a busy machine, and
-/// are used uncorrected while they are off by less than a twentieth. By costs this loses nothing.
+/// Additional gain required of drafting, in plain steps: measured costs are noisy, and are not
+/// corrected while they are off by less than a twentieth. Estimated from costs, this loses nothing.
 const MARGIN: f64 = 0.03;
 /// Plain steps in a row where drafts pay. The first one is not counted as plain
 /// ([`MeasuredTimes`]).

@@ -99,7 +99,8 @@ struct Report {
     file_bytes: u64,
     /// Memory bandwidth of all threads, measured by a plain sum.
     memory_bytes_per_second: f64,
-    /// Time to read the file from the system's cache in small buffers, with as many threads.
+    /// Time to read the file from the system's cache in small buffers, with the same number of
+    /// threads.
     read_seconds: f64,
     context: usize,
     results: Vec<Row>,

@@ -381,9 +381,9 @@ fn verdict(results: &[Row], fastest: &Row, costs: &Costs, chain: &[Statistics]) 
     let accepted: usize = chain.iter().flat_map(|s| s.accepted.first()).sum();
     let drafted: usize = chain.iter().flat_map(|s| s.drafted.first()).sum();
     let why = format!(
-        "a drafted token is accepted {:.0} % of the time; a pass of the draft costs {:.2} of the \
-         target's, and the target's pass over 4 tokens {:.2} of that over one, from which auto \
-         estimates {:.2}",
+        "a drafted token is accepted {:.0} % of the time; a draft pass takes {:.2} times a target \
+         pass, and a target pass over 4 tokens {:.2} times a pass over one; from this auto \
+         estimates a speed-up of {:.2}",
         100.0 * accepted as f64 / (drafted as f64).max(1.0),
         pass / plain,
         costs.target.seconds(4, &context) / plain,

@@ -78,7 +78,7 @@ impl LearningNgrams {
 
 struct LearningObserver {
     ngrams: LearningNgrams,
-    /// Last tokens, as many as the longest context has.
+    /// Last tokens, up to the length of the longest context.
     last: Vec<Token>,
     /// Likeliest tokens at each position of a step that is not committed yet.
     pending: Vec<Vec<(Token, f32)>>,

@@ -85,7 +85,7 @@ pub fn resolve(
         PolicyKind::Distinct(distinct) => distinct.drafts,
         _ => 0,
     };
-    // Settings per draft apply to any tree with as many drafts.
+    // Settings per draft apply to any tree with the same number of drafts.
     let same = tree == default.tree || drafts(&tree) == default.each.len();
     let each = match per_path.is_empty() {
         true if same => default.each,

@@ -338,8 +338,8 @@ impl Plan {
             return scale * p.iter().sum::<f64>();
         }
         let gain = |entry: &u32| self.gains[*entry as usize];
-        // Gains at the ends of coarse cells; if nothing is pooled, only tokens without draft
-        // probability use them.
+        // Gains at the ends of coarse cells. They are 0 if nothing is pooled: then only tokens
+        // without draft probability look them up.
         let pooled = self.threshold > 0.0;
         let knot_gain =
             |cell| if pooled { gain(&self.pool.entries[self.pool.first_knot(cell)]) } else { 0.0 };

@@ -219,8 +219,8 @@ impl Shares {
             self.intervals.push(Interval { start, length });
             return (start + length, got);
         }
-        // Its mean is below that at the frontier: take from the gaps, nearest first, and the rest
-        // at the frontier.
+        // The required mean density is below the density at the frontier: take length from the
+        // gaps, nearest first, and the rest at the frontier.
         let (mut remaining, mut wanted, mut got) = (length, mass, 0.0);
         // The mass of the remaining length if it were all at the frontier.
         let mut at_frontier = at_frontier;

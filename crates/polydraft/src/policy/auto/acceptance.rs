@@ -106,8 +106,8 @@ mod tests {
         }
     }
 
-    /// Whether drafts are rejected where they are uncertain, or anywhere, decides what is expected
-    /// of nodes more uncertain than any so far.
+    /// The expectation for nodes with more uncertainty than any so far depends on whether
+    /// rejections were more frequent at uncertain nodes or equally frequent everywhere.
     #[test]
     fn slope_follows_the_correlation_of_confidence_and_rejection() {
         let fitted = |sure: f64, uncertain: f64| {
