@@ -13,11 +13,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from polydraft.train import estimate  # noqa: I001
-from polydraft.train.attention import Joined, written_out
+from polydraft.train.attention import Joined, materialized
 from polydraft.train.block import BlockHead, BlockShape
-from polydraft.train.head import Head, Shape, rotations, turn
+from polydraft.train.head import Head, Shape, rotate, rotations
 from polydraft.train.learning import Learner, Plan
-from polydraft.train.losses import DECAY, Figures, Output, Taught, acceptance, divergence, rejection
+from polydraft.train.losses import DECAY, Figures, Output, UnrolledLoss, acceptance, divergence, rejection
 from polydraft.train.export import export
 from polydraft.train.norm import rms_norm
 from polydraft.train.run import Refused, begin_with
@@ -39,7 +39,7 @@ def test_attention_and_its_gradients_are_those_of_all_scores():
         made = [[noise(2, 4, 37, 16, seed=10 * i + kind).requires_grad_() for i in range(steps)] for kind in (1, 2)]
         query = noise(2, 4, 37, 16, seed=99).requires_grad_()
         inputs = [query, *made[0], *made[1]]
-        expected = written_out(query, made[0], made[1])
+        expected = materialized(query, made[0], made[1])
         found = Joined.apply(query, *made[0], *made[1])
         assert (found - expected).abs().max() < 1e-5
         weights = noise(2, 4, 37, 16, seed=7)
@@ -68,7 +68,7 @@ def step_by_step(head, states, embedded, place, steps):
 
     def project(joined, name, position):
         x = (head[name] @ joined).view(-1, shape.head_dim)
-        return x if "v_proj" in name else turn(x, cos[position], sin[position])
+        return x if "v_proj" in name else rotate(x, cos[position], sin[position])
 
     def layer(number, token, state, position, cache):
         name = shape.layer(number)
@@ -129,7 +129,7 @@ def block_at(head, states, embedded, place, steps):
 
     def project(x, name, position):
         own = (head[name + "_proj.weight"] @ x).view(-1, width)
-        return own if name.endswith("v") else turn(rms(own, name + "_norm"), cos[position], sin[position])
+        return own if name.endswith("v") else rotate(rms(own, name + "_norm"), cos[position], sin[position])
 
     known = [rms(head["fc.weight"] @ states[i], "hidden_norm") for i in range(place + 1)]
     rows = [embedded[place + 1]] + [head.mask] * (shape.block_size - 1)
@@ -191,7 +191,7 @@ def test_gradients_of_the_loss_are_autograds():
         wanted = sum(value((own @ output.matrix.T).softmax(1)) * DECAY**step for step, own in enumerate(normed))
         wanted = torch.autograd.grad(wanted, normed)
         figures = Figures()
-        found = torch.autograd.grad(Taught.apply(output, last, log_sums, loss, figures, *normed), normed)
+        found = torch.autograd.grad(UnrolledLoss.apply(output, last, log_sums, loss, figures, *normed), normed)
         for want, got in zip(wanted, found):
             assert (want - got).abs().max() < 1e-5
         assert figures.rows == rows
@@ -246,7 +246,7 @@ def small_folder(path, sequences=70, hidden=32):
 
 
 def learner(path, tokens=4000):
-    plan = Plan(tokens, vocabulary=20, steps=3, batch=4, pass_texts=2)
+    plan = Plan(tokens, vocabulary=20, steps=3, batch=4, pass_samples=2)
     return Learner(Folder(path), plan, torch.device("cpu"), torch.float32)
 
 
@@ -338,7 +338,7 @@ def test_the_command_makes_a_head_that_drafts(tmp_path, form, tokens):
 @models
 def test_what_cannot_be_is_refused(tmp_path):
     assert "--target: expected the model" in command("--out", tmp_path, code=1).stderr
-    assert "expected text in it, found none" in command("--out", tmp_path, "--only", "learn", code=1).stderr
+    assert "expected samples, found none" in command("--out", tmp_path, "--only", "learn", code=1).stderr
     missing = command("--out", tmp_path, "--target", tmp_path / "nowhere", code=1).stderr
     assert "loading the target" in missing and "Traceback" not in missing
     assert "expected at least 1" in command("--out", tmp_path, "--batch", 0, code=2).stderr

@@ -92,7 +92,7 @@ class Texts:
 
     def settle(self):
         """All is written: to the device, and orders for learning."""
-        self.places = self.lengths
+        self.samples = self.lengths
         device = self.device
         self.flat = [
             torch.from_numpy(np.concatenate(self.tokens_).astype(np.int32)).to(device),
@@ -149,7 +149,7 @@ def attention_holds(device):
     by = torch.randn(2, 9, 77, 64, device=device, dtype=torch.bfloat16)
     worst = 0.0
     expected, found = (
-        attention.written_out(query, keys, values),
+        attention.materialized(query, keys, values),
         attention.Joined.apply(query, *keys, *values),
     )
     pairs = [(expected, found)]
@@ -286,18 +286,18 @@ class Job:
         stored = load_file(head / "model.safetensors")
         for name, weight in learner.head.named().items():
             weight.data.copy_(stored[name])
-        learner.say(stored["d2t"] + torch.arange(len(stored["d2t"])))
+        learner.set_vocabulary(stored["d2t"] + torch.arange(len(stored["d2t"])))
 
     def check(self, learners):
         point = {"seconds": round(self.clock(), 1)}
         for layers, learner in learners.items():
-            learner.plan = dataclasses.replace(learner.plan, pass_texts=16)
+            learner.plan = dataclasses.replace(learner.plan, pass_samples=16)
             means = learner.check().means()
             point |= {
                 "tokens": learner.tokens,
                 "steps": learner.steps,
                 "rate": learner.rate(),
-                "loss": learner.taught(),
+                "loss": learner.stage(),
             }
             point[f"layers_{layers}"] = {
                 name: [round(x, 4) for x in values] for name, values in means.items()
@@ -309,7 +309,7 @@ class Job:
     def judge_old(self, learners):
         """The head that was shipped before, on the same held-out samples."""
         learner = learning.Learner(
-            self.texts, learning.Plan(1.0, pass_texts=16), self.device, self.dtype
+            self.texts, learning.Plan(1.0, pass_samples=16), self.device, self.dtype
         )
         self.take(learner, self.args.old)
         self.record["old"] = {
@@ -327,8 +327,8 @@ class Job:
             for ids in self.texts.epoch(self.args.batch, seed):
                 batch = self.texts.batch(ids, self.device, self.dtype)
                 for learner in learners.values():
-                    learner.climb(batch, learner.loss())
-                    learner.descend(len(batch.taught), batch.count)
+                    learner.accumulate(batch, learner.loss())
+                    learner.update(len(batch.taught), batch.count)
                 if learner.steps % 10 == 0:
                     # The clock is the GPU's: the host runs ahead.
                     batch.log_sums.sum().item()

@@ -1,4 +1,4 @@
-"""`python -m polydraft.train`: from a model to a head that `--draft` takes."""
+"""Command `python -m polydraft.train`: trains a draft head for a model."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Attention of the unrolled steps: a causal part over step 0's keys, and one key of each later step for each place.
+"""Attention of the unrolled steps: causal attention over the keys of step 0, plus one key of each later step at each position.
 
-Method: PyTorch's flash kernel computes the causal part and leaves the logarithm of its sum. The other keys are joined to it
-by that sum: with the joint output O and the joint sum, the kernel's own backward pass gives the causal part's exact gradients,
-for softmax's derivative P (dP - sum(dO * O)) needs no more than the two. Where there is no such kernel (other devices, f32 on a
-GPU) the scores of all keys are written out. A test holds the two against each other.
+Method: PyTorch's flash kernel computes the causal part and its log-sum-exp, which is used to merge the remaining keys. Given the
+merged output O and the merged log-sum-exp, the kernel's own backward pass returns the exact gradients of the causal part,
+because softmax's derivative P (dP - sum(dO * O)) depends on these two only. Without such a kernel (other devices, f32 on a GPU)
+all scores are materialized. A test compares both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HALF = (torch.bfloat16, torch.float16)
 
 
 def causal(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, tuple[Any, ...]]:
-    """The output, the logarithm of the sum, and what else the backward pass takes."""
+    """Returns the output, the log-sum-exp, and the other arguments of the backward pass."""
     if query.device.type == "cpu":
         out, total = aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, True)
         return out, total, ()
@@ -39,39 +39,39 @@ def causal_backward(
 
 
 def widen(x: Tensor, heads: int) -> Tensor:
-    """Keys or values `[samples, key heads, places, head]`, repeated for each query head that shares them."""
+    """Repeats keys or values, `[samples, key heads, positions, head]`, for each query head of their group."""
     group = heads // x.shape[1]
     return x.repeat_interleave(group, 1) if group > 1 else x
 
 
 def attend(query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
-    """`[samples, heads, places, head]` of queries, and keys and values of each step, all like that."""
+    """Attends from queries to the keys and values of every step, all `[samples, heads, positions, head]`."""
     if query.device.type == "cpu" or (query.is_cuda and query.dtype in HALF):
         return Joined.apply(query, *keys, *values)
-    return written_out(query, keys, values)
+    return materialized(query, keys, values)
 
 
 def dot(x: Tensor, y: Tensor) -> Tensor:
-    """Of vectors: `[samples, heads, places]`, summed in f32."""
+    """Dot products of vectors, `[samples, heads, positions]`, summed in f32."""
     return (x * y).sum(-1, dtype=torch.float32)
 
 
-def written_out(query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
-    """The same with all scores in memory."""
-    places, scale = query.shape[2], 1 / math.sqrt(query.shape[3])
+def materialized(query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
+    """Computes `attend` with all scores in memory."""
+    positions, scale = query.shape[2], 1 / math.sqrt(query.shape[3])
     scores = (query @ keys[0].transpose(-1, -2)).float() * scale
-    unseen = torch.ones(places, places, dtype=torch.bool, device=query.device).triu(1)
+    unseen = torch.ones(positions, positions, dtype=torch.bool, device=query.device).triu(1)
     scores = scores.masked_fill(unseen, -math.inf)
     own = [(query.float() * key.float()).sum(-1, keepdim=True) * scale for key in keys[1:]]
     weights = torch.cat([scores, *own], -1).softmax(-1)
-    found = (weights[..., :places].to(query.dtype) @ values[0]).float()
+    found = (weights[..., :positions].to(query.dtype) @ values[0]).float()
     for i, value in enumerate(values[1:]):
-        found = found + weights[..., places + i, None] * value.float()
+        found = found + weights[..., positions + i, None] * value.float()
     return found.to(query.dtype)
 
 
 class Joined(torch.autograd.Function):
-    """`written_out` without scores in memory."""
+    """Computes `materialized` without scores in memory."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, *wide: Tensor) -> Tensor:

@@ -1,14 +1,12 @@
-"""A block head (DFlash) as it is trained: at every place of a text at once, a block of the tokens that follow.
+"""Training form of a block head (DFlash): predicts a block of following tokens at every position of a sample at once.
 
-Problem: an EAGLE head computes a pass for each token of a path; one that predicts a block computes one for all of them.
-Source: Chen et al. 2026 (DFlash). The forward pass is that of polydraft's own block head; a test holds the two against each
-other.
-Method: at place i the target's states of tokens 0..=i are known, and token i + 1. Keys and values of the context are made of
-those states, whatever the layer below left. The block has token i + 1 and, at each of the positions after it, one embedding
-that stands for a token not known; its positions see the context up to i and each other. Position i + 1 + t says token
-i + 1 + t.
-Deviations: it is taught the target's distributions and acceptance, as the other form, not the tokens that were written; and
-at all places of a text, not at some that are drawn.
+Problem: an EAGLE head needs a pass for each token of a path; a block head predicts all of them in one pass.
+Source: Chen et al. 2026 (DFlash). The forward pass is that of polydraft's block head for inference; a test compares both.
+Method: at position i the target's states of tokens 0..=i and token i + 1 are given. Every layer computes the context's keys and
+values from these states, not from the output of the layer below. The block consists of token i + 1 and a mask embedding at each
+later position; its positions attend to the context up to i and to each other. Position i + 1 + t predicts token i + 1 + t.
+Deviations: the training target is the target's distribution and acceptance, as for EAGLE heads, not the generated tokens; and
+all positions of a sample are trained, not a random subset.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .attention import attend, widen
-from .head import Learned, rotations, turn
+from .head import Learned, rotate, rotations
 
 
 @dataclass(frozen=True)
@@ -36,22 +34,22 @@ class BlockShape:
     rope_theta: float
     rms_norm_eps: float
     num_hidden_layers: int
-    # The last token and those that are predicted.
+    # The last token and the predicted tokens.
     block_size: int
-    # Whose embedding stands for a token not known.
+    # The token whose embedding is the mask.
     mask_token_id: int
-    # By the target's layers whose outputs they are.
+    # The target's layers whose outputs the head reads.
     target_layer_ids: tuple[int, ...]
 
     @classmethod
     def of_target(cls, model: dict[str, Any], layers: int, predicted: int, mask: int) -> BlockShape:
-        """Layers of the target's own shape; `model` is the folder's `model.json`."""
-        own = {field.name: model[field.name] for field in fields(cls) if field.name in model}
-        own |= {"num_hidden_layers": layers, "block_size": 1 + predicted, "mask_token_id": mask}
-        return cls(**own, target_layer_ids=tuple(layer - 1 for layer in model["layers"]))
+        """Returns a shape with layers like the target's; `model` is the folder's `model.json`."""
+        shared = {field.name: model[field.name] for field in fields(cls) if field.name in model}
+        shared |= {"num_hidden_layers": layers, "block_size": 1 + predicted, "mask_token_id": mask}
+        return cls(**shared, target_layer_ids=tuple(layer - 1 for layer in model["layers"]))
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
-        """Every parameter under the name that it is published with."""
+        """Returns the shape of every parameter by its published name."""
         d, inner = self.hidden_size, self.intermediate_size
         queries, keys = self.num_attention_heads * self.head_dim, self.num_key_value_heads * self.head_dim
         found: dict[str, tuple[int, ...]] = {"fc.weight": (d, len(self.target_layer_ids) * d)}
@@ -74,50 +72,50 @@ class BlockShape:
         return found
 
     def config(self) -> dict[str, Any]:
-        """What `config.json` says of it beside what all heads say."""
-        own = {field.name: getattr(self, field.name) for field in fields(self)}
-        choices = {"mask_token_id": own.pop("mask_token_id"), "target_layer_ids": own.pop("target_layer_ids")}
-        return {**own, "architectures": ["DFlashDraftModel"], "model_type": "qwen3", "dflash_config": choices}
+        """Returns the fields of `config.json` that are specific to this form."""
+        config = {field.name: getattr(self, field.name) for field in fields(self)}
+        choices = {"mask_token_id": config.pop("mask_token_id"), "target_layer_ids": config.pop("target_layer_ids")}
+        return {**config, "architectures": ["DFlashDraftModel"], "model_type": "qwen3", "dflash_config": choices}
 
 
 class BlockHead(Learned):
-    """A block head."""
+    """A block head (DFlash)."""
 
     shape: BlockShape
 
     def __init__(self, shape: BlockShape, dtype: torch.dtype, last_norm: Tensor | None, mask: Tensor, seed: int = 1) -> None:
         super().__init__(shape, dtype, last_norm, seed)
-        # It is the target's, and stands still.
+        # The target's embedding, which is not trained.
         self.register_buffer("mask", mask, persistent=False)
 
     def unroll(self, states: Tensor, embedded: Tensor, steps: int) -> list[Tensor]:
-        """The normed states of the first `steps` predicted positions, `[samples, places, hidden]` each.
+        """Computes the normed states of the first `steps` predicted positions, `[samples, positions, hidden]` each.
 
-        `states` are the target's, `[samples, places, read]`, after each token; `embedded` is `[samples, places, hidden]`, of each
-        token. What is said at a place whose token lies after the end of the text means nothing.
+        `states`, `[samples, positions, read]`, are the target's after each token; `embedded`, `[samples, positions, hidden]`, the
+        embeddings. Predictions of tokens after the end of the sample are meaningless.
         """
-        shape, places = self.shape, states.shape[1]
-        cos, sin = (x.to(self.dtype) for x in rotations(shape, places + shape.block_size, states.device))
+        shape, positions = self.shape, states.shape[1]
+        cos, sin = (x.to(self.dtype) for x in rotations(shape, positions + shape.block_size, states.device))
         known = self.norm(self.product(states.to(self.dtype), "fc").float(), "hidden_norm").to(self.dtype)
         anchor = F.pad(embedded.float()[:, 1:], (0, 0, 0, 1))
         masks = self.mask.float().expand_as(anchor)
         rows = [anchor, *(masks for _ in range(1, shape.block_size))]
-        at = [(cos[1 + b : 1 + b + places], sin[1 + b : 1 + b + places]) for b in range(shape.block_size)]
+        at = [(cos[1 + b : 1 + b + positions], sin[1 + b : 1 + b + positions]) for b in range(shape.block_size)]
         for number in range(shape.num_hidden_layers):
             name = f"layers.{number}."
             last = number + 1 == shape.num_hidden_layers
             normed = [self.norm(x, name + "input_layernorm").to(self.dtype) for x in rows]
-            keys = [self.keys(name, known, (cos[:places], sin[:places]))]
-            keys += [self.keys(name, x, own) for x, own in zip(normed, at)]
+            keys = [self.keys(name, known, (cos[:positions], sin[:positions]))]
+            keys += [self.keys(name, x, rotation) for x, rotation in zip(normed, at)]
             made_of = [self.heads(self.product(x, name + "self_attn.v_proj")) for x in (known, *normed)]
             values = [widen(x, shape.num_attention_heads) for x in made_of]
             made = []
-            for b, (x, y, own) in enumerate(zip(rows, normed, at)):
+            for b, (x, y, rotation) in enumerate(zip(rows, normed, at)):
                 if last and not 0 < b <= steps:
                     made.append(x)
                     continue
                 query = self.heads(self.product(y, name + "self_attn.q_proj"))
-                query = turn(self.each(query, name + "self_attn.q_norm"), *own)
+                query = rotate(self.head_norm(query, name + "self_attn.q_norm"), *rotation)
                 seen = attend(query, keys, values).transpose(1, 2).flatten(2)
                 x = x + self.product(seen, name + "self_attn.o_proj").float()
                 inner = self.norm(x, name + "post_attention_layernorm").to(self.dtype)
@@ -126,11 +124,11 @@ class BlockHead(Learned):
             rows = made
         return [self.norm(x, "norm") for x in rows[1 : 1 + steps]]
 
-    def keys(self, name: str, x: Tensor, turned: tuple[Tensor, Tensor]) -> Tensor:
-        own = self.each(self.heads(self.product(x, name + "self_attn.k_proj")), name + "self_attn.k_norm")
-        return widen(turn(own, *turned), self.shape.num_attention_heads)
+    def keys(self, name: str, x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+        keys = self.head_norm(self.heads(self.product(x, name + "self_attn.k_proj")), name + "self_attn.k_norm")
+        return widen(rotate(keys, *rotation), self.shape.num_attention_heads)
 
-    def each(self, x: Tensor, name: str) -> Tensor:
-        """The norm of each head."""
+    def head_norm(self, x: Tensor, name: str) -> Tensor:
+        """Applies the norm to each head."""
         weight = self[name + ".weight"]
         return F.rms_norm(x.float(), weight.shape, weight, self.shape.rms_norm_eps).to(self.dtype)

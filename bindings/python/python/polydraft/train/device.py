@@ -1,4 +1,4 @@
-"""Where and in which numbers is computed."""
+"""Device and dtype of the computation."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 
 
 def device(name: str) -> torch.device:
-    """`auto` is a GPU if there is one."""
+    """Returns a device by name; `auto` is a GPU if there is one."""
     return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
 
 
 def dtype(name: str, device: torch.device) -> torch.dtype:
-    """`auto` is bf16 where the CPU multiplies matrices in it; where it does not f32 is faster."""
+    """Returns a dtype by name; `auto` is bf16 on GPUs and CPUs with fast bf16 products, else f32."""
     if name == "auto":
         cpu = torch.cpu
         fast = device.type == "cuda" or any(getattr(cpu, f"_is_{x}_supported", bool)() for x in ("amx_tile", "avx512_bf16"))
@@ -23,8 +23,8 @@ def dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def keep_memory() -> None:
-    """Tells glibc to keep what is freed: each step allocates the same buffers, and giving them back to the system takes a page
-    fault for every 4 kB of the next (on a Xeon 840 to 940 tokens/s with a busy neighbour)."""
+    """Makes glibc retain freed memory. Each step allocates the same buffers; returning them to the system would cost a page
+    fault for every 4 kB of the next step (on a Xeon: from 840 to 940 tokens/s with a busy neighbour)."""
     if sys.platform != "linux":
         return
     most_mapped, trim, arenas = -3, -1, -8

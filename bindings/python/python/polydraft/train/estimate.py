@@ -1,8 +1,8 @@
-"""What a head will give, from what passes cost here, before it has learned anything.
+"""Estimate of a head's speedup from pass costs measured on this machine, before any training.
 
-A step with a chain of L drafts costs a pass of the target over L + 1 tokens and what the head takes for L levels, and gives
-1 + a + a^2 + .. + a^L tokens where each is accepted with probability a. `polydraft bench speed` measures the costs with a
-head of the right shape; its weights do not matter for that.
+A step with a chain of L drafts costs a target pass over L + 1 tokens and L levels of the head, and emits
+1 + a + a^2 + .. + a^L tokens if each is accepted with probability a. `polydraft bench speed` measures the costs with a head of
+the right shape, whose weights do not matter.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Chains that are considered.
+# Maximum chain length.
 LONGEST = 12
 SHOWN = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 
 
 @dataclass(frozen=True)
 class Costs:
-    """In passes of the target over one token: of its passes over 1, 2, .. tokens, of each level of a draft, and what the
-    first takes beyond another: of a head that predicts blocks nearly all."""
+    """Costs in units of a target pass over one token: target passes over 1, 2, .. tokens, each level of a draft, and the extra
+    cost of the first level (for block heads nearly all of the cost)."""
 
     target: tuple[float, ...]
     head: float
     first: float = 0.0
 
     def gain(self, acceptance: Sequence[float]) -> tuple[float, int]:
-        """Times as fast as plain decoding with the best length of a chain, and that length. The last of the acceptances, by
-        position, holds for all after it."""
+        """Returns the speedup over plain decoding at the best chain length, and that length. `acceptance` is by position; the
+        last value applies to all later positions."""
         best, tokens, reached = (1.0, 0), 1.0, 1.0
         for length in range(1, len(self.target)):
             reached *= acceptance[min(length, len(acceptance)) - 1]
@@ -42,7 +42,7 @@ class Costs:
 
 
 def at(passes: list[dict[str, float]], tokens: int) -> float:
-    """Seconds of a pass over so many tokens: on a straight line between those that were measured."""
+    """Returns the seconds of a pass over `tokens` tokens, linearly interpolated between measurements."""
     for low, high in zip(passes, passes[1:]):
         if tokens <= high["tokens"]:
             share = (tokens - low["tokens"]) / (high["tokens"] - low["tokens"])
@@ -51,7 +51,7 @@ def at(passes: list[dict[str, float]], tokens: int) -> float:
 
 
 def measure(target: Path, head: Path, dtype: str | None, threads: int | None) -> Costs:
-    """Measures on this machine; a few seconds."""
+    """Measures the costs on this machine, in a few seconds."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "polydraft", "bench", "speed", "--json", "--no-config", "--quiet", "--seconds", "1"]
         command += ["--max-tokens", "8", "--target", str(target), "--draft", str(head), "--costs", f"{folder}/costs.json"]
@@ -59,7 +59,7 @@ def measure(target: Path, head: Path, dtype: str | None, threads: int | None) ->
         command += ["--threads", str(threads)] if threads else []
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:
-        raise RuntimeError(f"measuring what passes cost: {done.stderr.strip() or done.returncode}")
+        raise RuntimeError(f"measuring pass costs: {done.stderr.strip() or done.returncode}")
     costs: dict[str, Any] = json.loads(done.stdout)["costs"]
     one = at(costs["target"], 1)
     passes = tuple(at(costs["target"], n) / one for n in range(1, LONGEST + 2))
@@ -68,10 +68,10 @@ def measure(target: Path, head: Path, dtype: str | None, threads: int | None) ->
 
 def table(costs: Costs) -> str:
     lines = [
-        f"here a draft of the head costs {costs.first + costs.head:.3f} of the target's pass and each further level "
-        f"{costs.head:.3f}, one of the target over 4 tokens {costs.target[3]:.2f}, "
+        f"on this machine, in target passes: a draft of the head costs {costs.first + costs.head:.3f}, each further level "
+        f"{costs.head:.3f}, a target pass over 4 tokens {costs.target[3]:.2f}, "
         f"over 8 {costs.target[7]:.2f}",
         "acceptance " + "  ".join(f"{a:5.1f}" for a in SHOWN),
-        "times plain " + " ".join(f"{costs.gain([a])[0]:6.2f}" for a in SHOWN),
+        "speedup    " + " ".join(f"{costs.gain([a])[0]:6.2f}" for a in SHOWN),
     ]
     return "\n".join(lines)

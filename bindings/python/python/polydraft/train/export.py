@@ -1,4 +1,4 @@
-"""Writes a head in the layout that EAGLE-3's or DFlash's authors publish theirs in: what `--draft` takes."""
+"""Writes a head in the layout published by the authors of EAGLE-3 or DFlash, which `--draft` reads."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .head import Learned
 
 
 def export(head: Learned, tokens: Tensor, rows: Tensor | None, model: dict[str, Any], folder: Path) -> None:
-    """`config.json` and `model.safetensors` (bf16) in `folder`. The head says `tokens`; their `rows` of the target's output
-    matrix are written too if they are given, for programs that do not take them from there."""
+    """Writes `config.json` and `model.safetensors` (bf16) to `folder`. `tokens` is the head's vocabulary; their `rows` of the
+    target's output matrix, if given, are included for programs that do not read them from the target."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         **head.shape.config(),
@@ -35,6 +35,6 @@ def export(head: Learned, tokens: Tensor, rows: Tensor | None, model: dict[str, 
     if rows is not None:
         tensors["lm_head.weight"] = rows.bfloat16().cpu().contiguous()
     partial = folder / "model.partial"
-    # The format's own metadata entry, without which some readers refuse a file.
+    # Some readers reject files without this metadata entry.
     save_file(tensors, partial, {"format": "pt"})
     os.replace(partial, folder / "model.safetensors")

@@ -1,4 +1,4 @@
-"""The forms that a head may have."""
+"""Forms of draft heads."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .head import Head, Learned, Shape
 def new(
     form: str, model: dict[str, Any], layers: int, steps: int, dtype: torch.dtype, embedding: Tensor | None, norm: Tensor | None
 ) -> Learned:
-    """A head of a form, of so many layers of the target's own shape, which drafts so many tokens. `model` is the folder's
-    `model.json`, `embedding` the target's, if it is at hand, and `norm` the weights of its last norm."""
+    """Returns a new head of a form, with `layers` layers like the target's, that drafts `steps` tokens. `model` is the folder's
+    `model.json`, `embedding` the target's, if available, and `norm` the weights of its last norm."""
     if form == "eagle3":
         return Head(Shape.of_target(model, layers), dtype, norm)
-    # A token that ends a text is never the last of one that goes on: its embedding is free to stand for a token not known.
+    # No draft begins after an end token, so its embedding can serve as the mask.
     token = model["end_tokens"][0] if model["end_tokens"] else 0
     mask = torch.zeros(model["hidden_size"]) if embedding is None else embedding[token].float().cpu()
     return BlockHead(BlockShape.of_target(model, layers, steps, token), dtype, norm, mask)

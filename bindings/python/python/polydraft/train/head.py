@@ -1,11 +1,11 @@
-"""An EAGLE-3 head as it is trained: unrolled over the steps of a draft.
+"""Training form of an EAGLE-3 head: unrolled over the steps of a draft.
 
-Problem: at inference the second step of a draft begins with what the head left, not with the target's states; a head that
-never saw its own states in training fails there.
-Source: Li et al. 2025 (EAGLE-3), "training-time test". The forward pass of a step is that of polydraft's own head, which
-decodes with a cache and trees; a test holds the two against each other.
-Method: step t at place i reads token i + 1 + t, at position i + t, and the state that step t - 1 left there. It sees what
-step 0 made of places 0..=i, from the target's states, and what steps 1..=t made of place i.
+Problem: at inference the second step of a draft starts from the head's own state, not from the target's; a head that was never
+trained on its own states fails there.
+Source: Li et al. 2025 (EAGLE-3), "training-time test". The forward pass of a step is that of polydraft's head for inference,
+which uses a cache and trees; a test compares both.
+Method: step t at sample position i reads token i + 1 + t, at rotary position i + t, and the state of step t - 1 at i. It attends
+to the keys of step 0 at positions 0..=i, computed from the target's states, and to those of steps 1..=t at position i.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ class Shape:
 
     @classmethod
     def of_target(cls, model: dict[str, Any], layers: int = 1) -> Shape:
-        """Layers of the target's own shape; `model` is the folder's `model.json`."""
-        own = {field.name: model[field.name] for field in fields(cls) if field.name in model}
-        return cls(**own, eagle_aux_hidden_state_layer_ids=tuple(model["layers"]), num_hidden_layers=layers)
+        """Returns a shape with layers like the target's; `model` is the folder's `model.json`."""
+        shared = {field.name: model[field.name] for field in fields(cls) if field.name in model}
+        return cls(**shared, eagle_aux_hidden_state_layer_ids=tuple(model["layers"]), num_hidden_layers=layers)
 
     def config(self) -> dict[str, Any]:
-        """What `config.json` says of it beside what all heads say."""
-        own = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {**own, "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama"}
+        """Returns the fields of `config.json` that are specific to this form."""
+        config = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**config, "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama"}
 
     def layer(self, number: int) -> str:
-        """What the names of a layer's parameters begin with: heads of one layer are published with a name of their own."""
+        """Returns the prefix of a layer's parameter names; heads with a single layer have another one."""
         return "midlayer." if self.num_hidden_layers == 1 else f"layers.{number}."
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
-        """Every parameter under the name that it is published with."""
+        """Returns the shape of every parameter by its published name."""
         d, inner = self.hidden_size, self.intermediate_size
         queries, keys = self.num_attention_heads * self.head_dim, self.num_key_value_heads * self.head_dim
         features = len(self.eagle_aux_hidden_state_layer_ids) * d
         found: dict[str, tuple[int, ...]] = {"fc.weight": (d, features), "norm.weight": (d,)}
         for number in range(self.num_hidden_layers):
-            # The first layer reads a token beside a state.
+            # The first layer reads an embedding and a state, concatenated.
             read = 2 * d if number == 0 else d
             layer = {
                 "input_layernorm": (d,),
@@ -78,7 +78,7 @@ class Shape:
 
 
 class AnyShape(Protocol):
-    """What the shapes of all forms say."""
+    """Interface of the shapes of all forms."""
 
     @property
     def rms_norm_eps(self) -> float: ...
@@ -89,7 +89,7 @@ class AnyShape(Protocol):
 
 
 class Learned(nn.Module):
-    """The parts of a head of any form that are learned, in f32; products are computed in `dtype`."""
+    """Trainable parameters of a head of any form, in f32; products are computed in `dtype`."""
 
     def __init__(self, shape: AnyShape, dtype: torch.dtype, last_norm: Tensor | None, seed: int) -> None:
         super().__init__()
@@ -100,14 +100,14 @@ class Learned(nn.Module):
         for name, dims in shape.parameters().items():
             self.weights[name.replace(".", "/")] = nn.Parameter(initial(name, dims, generator))
         if last_norm is not None:
-            # The output matrix is made for what comes from the target's own norm.
+            # The output matrix expects states from the target's own norm.
             self["norm.weight"].data.copy_(last_norm)
 
     def __getitem__(self, name: str) -> nn.Parameter:
         return self.weights[name.replace(".", "/")]
 
     def named(self) -> dict[str, nn.Parameter]:
-        """Every parameter under the name that it is published with."""
+        """Returns every parameter by its published name."""
         return {name: self[name] for name in self.shape.parameters()}
 
     def product(self, x: Tensor, name: str) -> Tensor:
@@ -117,11 +117,11 @@ class Learned(nn.Module):
         return rms_norm(x, self[name + ".weight"], self.shape.rms_norm_eps)
 
     def heads(self, x: Tensor) -> Tensor:
-        """`[samples, places, heads * head]` to `[samples, heads, places, head]`."""
+        """Reshapes `[samples, positions, heads * head]` to `[samples, heads, positions, head]`."""
         return x.unflatten(-1, (-1, self.shape.head_dim)).transpose(1, 2)
 
     def unroll(self, states: Tensor, embedded: Tensor, steps: int) -> list[Tensor]:
-        """The normed states that say each of the tokens that a draft has, `[samples, places, hidden]` each."""
+        """Computes the normed states that predict each token of a draft, `[samples, positions, hidden]` each."""
         raise NotImplementedError
 
 
@@ -134,27 +134,27 @@ class Head(Learned):
         super().__init__(shape, dtype, last_norm, seed)
 
     def unroll(self, states: Tensor, embedded: Tensor, steps: int) -> list[Tensor]:
-        """The normed states of every step, `[samples, places, hidden]` each.
+        """Computes the normed states of every step, `[samples, positions, hidden]` each.
 
-        `states` are the target's, `[samples, places, read]`, after each token; `embedded` is `[samples, places, hidden]`, of each
-        token. What a step says at a place whose token lies after the end of the text means nothing.
+        `states`, `[samples, positions, read]`, are the target's after each token; `embedded`, `[samples, positions, hidden]`, the
+        embeddings. Predictions of tokens after the end of the sample are meaningless.
         """
-        places, layers = states.shape[1], range(self.shape.num_hidden_layers)
-        cos, sin = (x.to(self.dtype) for x in rotations(self.shape, places + steps, states.device))
+        positions, layers = states.shape[1], range(self.shape.num_hidden_layers)
+        cos, sin = (x.to(self.dtype) for x in rotations(self.shape, positions + steps, states.device))
         first = self.shape.layer(0)
-        words = self.norm(embedded.float(), first + "input_layernorm").to(self.dtype)
+        normed = self.norm(embedded.float(), first + "input_layernorm").to(self.dtype)
         state = self.product(states.to(self.dtype), "fc").float()
         seen: list[tuple[list[Tensor], list[Tensor]]] = [([], []) for _ in layers]
         found = []
         for step in range(steps):
-            # The token after the place, and after as many drafts; at the end there is none.
-            own = F.pad(words[:, 1 + step :], (0, 0, 0, 1 + step))[:, :places]
-            turned = (cos[step : step + places], sin[step : step + places])
+            # The token after the position and `step` drafts, padded at the end.
+            token = F.pad(normed[:, 1 + step :], (0, 0, 0, 1 + step))[:, :positions]
+            rotation = (cos[step : step + positions], sin[step : step + positions])
             for number in layers:
                 name = self.shape.layer(number)
                 read = self.norm(state, name + ("hidden_norm" if number == 0 else "input_layernorm")).to(self.dtype)
-                joined = torch.cat([own, read], -1) if number == 0 else read
-                state = state + self.attention(name + "self_attn.", joined, turned, *seen[number])
+                joined = torch.cat([token, read], -1) if number == 0 else read
+                state = state + self.attention(name + "self_attn.", joined, rotation, *seen[number])
                 inner = self.norm(state, name + "post_attention_layernorm").to(self.dtype)
                 gated = F.silu(self.product(inner, name + "mlp.gate_proj")) * self.product(inner, name + "mlp.up_proj")
                 state = state + self.product(gated, name + "mlp.down_proj").float()
@@ -162,19 +162,19 @@ class Head(Learned):
         return found
 
     def attention(
-        self, name: str, x: Tensor, turned: tuple[Tensor, Tensor], keys: list[Tensor], values: list[Tensor]
+        self, name: str, x: Tensor, rotation: tuple[Tensor, Tensor], keys: list[Tensor], values: list[Tensor]
     ) -> Tensor:
-        """What a step attends to, whose keys and values it adds to those of the steps before."""
+        """Computes a step's attention, after appending its keys and values to those of earlier steps."""
         wide = self.shape.num_attention_heads
-        query = turn(self.heads(self.product(x, name + "q_proj")), *turned)
-        keys.append(widen(turn(self.heads(self.product(x, name + "k_proj")), *turned), wide))
+        query = rotate(self.heads(self.product(x, name + "q_proj")), *rotation)
+        keys.append(widen(rotate(self.heads(self.product(x, name + "k_proj")), *rotation), wide))
         values.append(widen(self.heads(self.product(x, name + "v_proj")), wide))
         attended = attend(query, keys, values).transpose(1, 2).flatten(2)
         return self.product(attended, name + "o_proj").float()
 
 
 def initial(name: str, dims: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Norms of ones, small products; the state begins as the last of the target's that are read."""
+    """Initializes norms to ones and matrices to small values; the initial state equals the last target state read."""
     if len(dims) == 1:
         return torch.ones(dims)
     deviation = 1 / math.sqrt(dims[1])
@@ -188,8 +188,8 @@ def initial(name: str, dims: tuple[int, ...], generator: torch.Generator) -> Ten
     return weights
 
 
-class Turned(Protocol):
-    """What says how heads are turned."""
+class RotaryShape(Protocol):
+    """Parameters of rotary positions."""
 
     @property
     def head_dim(self) -> int: ...
@@ -197,8 +197,8 @@ class Turned(Protocol):
     def rope_theta(self) -> float: ...
 
 
-def rotations(shape: Turned, positions: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of every position, `[positions, head]`."""
+def rotations(shape: RotaryShape, positions: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Returns the cosines and sines of every position, `[positions, head]`."""
     half = shape.head_dim // 2
     powers = torch.arange(half, device=device, dtype=torch.float64) / half
     angles = torch.arange(positions, device=device, dtype=torch.float64)[:, None] * shape.rope_theta**-powers
@@ -206,7 +206,7 @@ def rotations(shape: Turned, positions: int, device: torch.device) -> tuple[Tens
     return angles.cos().float(), angles.sin().float()
 
 
-def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding, halves paired as in Hugging Face's Llama."""
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Applies rotary positions, pairing halves as in Hugging Face's Llama."""
     low, high = x.chunk(2, -1)
     return (x * cos).addcmul_(torch.cat([-high, low], -1), sin)

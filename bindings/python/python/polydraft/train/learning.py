@@ -1,4 +1,4 @@
-"""Steps of training: samples to gradients, gradients to parameters, where it stands, and checkpoints to go on from."""
+"""Training steps: gradients of samples, parameter updates, validation, and checkpoints."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ import torch
 from torch import Tensor
 
 from .forms import new
-from .losses import Figures, Loss, Output, Taught, divergence, look, rejection
+from .losses import Figures, Loss, Output, UnrolledLoss, add_figures, divergence, rejection
 from .text import Batch, Folder
 
-# Muon's updates have a root mean square of a fifth of its rate: with this factor, of the plan's rate.
+# Muon's updates have a root mean square of a fifth of its rate; this factor makes it the plan's rate.
 RMS = 5
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a head learns."""
+    """Training plan of a head."""
 
-    # Tokens that will have been learned from at the end, each time counted.
+    # Total number of training tokens, counting repetitions.
     tokens: float
     vocabulary: int = 16384
     steps: int = 4
     drafts: int = 1
-    # The part of the training that teaches likeness, before acceptance itself is taught.
+    # Fraction of the training with the likeness loss, before the acceptance loss.
     likeness: float = 0.6
     rate: float = 0.002
-    # The part at the end over which the rate falls to zero.
+    # Fraction at the end during which the rate decays to zero.
     decay: float = 0.3
-    # Samples in a step, and in each of its passes: samples of like length, in buffers that fit the cache.
+    # Samples of a step, and of each of its passes: samples of similar length, in buffers that fit the cache.
     batch: int = 8
-    pass_texts: int = 4
+    pass_samples: int = 4
     # Decoder layers of the head.
     layers: int = 1
-    # As `--form` says it.
+    # Value of `--form`.
     form: str = "eagle3"
 
 
 class Learner:
-    """A head with the state of its training."""
+    """A head and the state of its training."""
 
     def __init__(self, folder: Folder, plan: Plan, device: torch.device, dtype: torch.dtype) -> None:
         self.folder, self.plan, self.device, self.dtype = folder, plan, device, dtype
@@ -58,61 +58,61 @@ class Learner:
             torch.optim.AdamW(norms, lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.0),
         ]
         self.steps, self.tokens = 0, 0
-        # How often each text was learned from.
+        # Number of times that each sample was used.
         self.visits: list[int] = []
-        self.say(folder.frequent(plan.vocabulary)[0])
+        self.set_vocabulary(folder.frequent(plan.vocabulary)[0])
 
-    def say(self, tokens: Tensor) -> None:
-        """Which tokens the head can say. They can change while it learns: their rows are the target's."""
+    def set_vocabulary(self, tokens: Tensor) -> None:
+        """Sets the tokens that the head can draft. They may change during training, because their rows are the target's."""
         model = self.folder.model
         matrix = self.folder.matrix("embedding" if model["tied"] else "output")
         assert matrix is not None
         rows = matrix[tokens].to(self.device, self.dtype)
         self.output = Output(tokens, rows, model["logit_scale"], model["logit_softcap"])
 
-    def taught(self) -> str:
-        """What is taught at this point: likeness, then acceptance."""
+    def stage(self) -> str:
+        """Returns the current loss: likeness, then acceptance."""
         return "likeness" if self.tokens < self.plan.likeness * self.plan.tokens else "acceptance"
 
     def loss(self) -> Loss:
-        return divergence if self.taught() == "likeness" else rejection(self.plan.drafts)
+        return divergence if self.stage() == "likeness" else rejection(self.plan.drafts)
 
     def rate(self) -> float:
-        """Warm-up, a plateau, then a straight line to zero: the plateau lets a run be prolonged."""
+        """Returns the learning rate: warm-up, plateau, linear decay to zero. The plateau allows extending a run."""
         left = 1 - self.tokens / max(self.plan.tokens, 1)
         warm = (self.steps + 1) / 30
         return self.plan.rate * min(max(left / self.plan.decay, 0.0), 1.0) * min(warm, 1.0)
 
     def choose(self) -> list[int]:
-        """The samples of the next step: of those learned least often, drawn by the step's number."""
-        self.visits += [0] * (len(self.folder.places) - len(self.visits))
-        kept = set(self.folder.held_out())
-        open_ = [i for i in range(len(self.visits)) if i not in kept]
+        """Chooses the samples of the next step among those used least often, at random, seeded by the step's number."""
+        self.visits += [0] * (len(self.folder.samples) - len(self.visits))
+        held_out = set(self.folder.held_out())
+        candidates = [i for i in range(len(self.visits)) if i not in held_out]
         keys = torch.rand(len(self.visits), generator=torch.Generator().manual_seed(self.steps)).tolist()
-        chosen = sorted(open_, key=lambda i: (self.visits[i], keys[i]))[: self.plan.batch]
-        for text in chosen:
-            self.visits[text] += 1
-        return sorted(chosen, key=lambda i: self.folder.places[i].length)
+        chosen = sorted(candidates, key=lambda i: (self.visits[i], keys[i]))[: self.plan.batch]
+        for sample in chosen:
+            self.visits[sample] += 1
+        return sorted(chosen, key=lambda i: self.folder.samples[i].length)
 
     def step(self, figures: Figures | None = None) -> int:
-        """One step down the mean gradient of some samples; how many tokens they have."""
-        sequences, loss = self.choose(), self.loss()
-        passes = [sequences[i : i + self.plan.pass_texts] for i in range(0, len(sequences), self.plan.pass_texts)]
+        """Takes one step along the mean gradient of a batch of samples. Returns its number of tokens."""
+        samples, loss = self.choose(), self.loss()
+        passes = [samples[i : i + self.plan.pass_samples] for i in range(0, len(samples), self.plan.pass_samples)]
         rows = count = 0
         for part in passes:
             batch = self.folder.batch(part, self.device, self.dtype)
-            self.climb(batch, loss, figures)
+            self.accumulate(batch, loss, figures)
             rows, count = rows + len(batch.taught), count + batch.count
-        self.descend(rows, count)
+        self.update(rows, count)
         return count
 
-    def climb(self, batch: Batch, loss: Loss, figures: Figures | None = None) -> None:
-        """Adds a batch's gradient, summed over its rows."""
+    def accumulate(self, batch: Batch, loss: Loss, figures: Figures | None = None) -> None:
+        """Adds the gradient of a batch, summed over its rows."""
         if len(batch.taught):
-            Taught.apply(self.output, *self.learned(batch), loss, figures, *self.drafted(batch)).backward()
+            UnrolledLoss.apply(self.output, *self.learned(batch), loss, figures, *self.drafted(batch)).backward()
 
-    def descend(self, rows: int, count: int) -> None:
-        """A step down the mean gradient of so many rows, of samples with `count` tokens."""
+    def update(self, rows: int, count: int) -> None:
+        """Updates the parameters from the mean gradient of `rows` rows, of samples with `count` tokens."""
         for parameter in self.head.parameters():
             if parameter.grad is not None:
                 parameter.grad /= max(rows, 1)
@@ -125,29 +125,29 @@ class Learner:
         self.steps, self.tokens = self.steps + 1, self.tokens + count
 
     def learned(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The target's states before the tokens that are learned, and their log sums."""
+        """Returns the target's states before the trained tokens, and their log sums."""
         return batch.last.flatten(0, 1)[batch.taught - 1], batch.log_sums
 
     def drafted(self, batch: Batch) -> list[Tensor]:
-        """The head's states that draft those tokens, of each step. Step t drafts token j at place j - 2 - t; what would lie
-        before its text is drafted at its beginning, by a step that knows no better."""
+        """Returns the head's states that draft these tokens, for each step. Step t drafts token j at position j - 2 - t, or
+        at the beginning of the sample if that is negative."""
         found = self.head.unroll(batch.states, self.embedding[batch.tokens], self.plan.steps)
-        places = batch.tokens.shape[1]
-        within, text = batch.taught % places, batch.taught // places * places
-        return [state.flatten(0, 1)[text + (within - 2 - t).clamp_min(0)] for t, state in enumerate(found)]
+        length = batch.tokens.shape[1]
+        within, start = batch.taught % length, batch.taught // length * length
+        return [state.flatten(0, 1)[start + (within - 2 - t).clamp_min(0)] for t, state in enumerate(found)]
 
     @torch.no_grad()
     def check(self) -> Figures:
-        """Of the held-out samples."""
-        figures, sequences = Figures(), self.folder.held_out()
-        for begin in range(0, len(sequences), self.plan.pass_texts):
-            batch = self.folder.batch(sequences[begin : begin + self.plan.pass_texts], self.device, self.dtype)
+        """Returns the figures of the held-out samples."""
+        figures, samples = Figures(), self.folder.held_out()
+        for begin in range(0, len(samples), self.plan.pass_samples):
+            batch = self.folder.batch(samples[begin : begin + self.plan.pass_samples], self.device, self.dtype)
             if len(batch.taught):
-                look(self.output, *self.learned(batch), self.drafted(batch), figures)
+                add_figures(self.output, *self.learned(batch), self.drafted(batch), figures)
         return figures
 
     def save(self, path: Path) -> None:
-        """All of it or nothing."""
+        """Writes a checkpoint atomically."""
         state: dict[str, Any] = {"head": self.head.state_dict(), "visits": self.visits}
         state["optimizers"] = [optimizer.state_dict() for optimizer in self.optimizers]
         partial = path.with_suffix(".partial")
@@ -157,6 +157,6 @@ class Learner:
     def load(self, path: Path) -> None:
         state = torch.load(path, map_location=self.device, weights_only=True)
         self.head.load_state_dict(state["head"])
-        for optimizer, own in zip(self.optimizers, state["optimizers"]):
-            optimizer.load_state_dict(own)
+        for optimizer, stored in zip(self.optimizers, state["optimizers"]):
+            optimizer.load_state_dict(stored)
         self.visits, self.steps, self.tokens = state["visits"], state["steps"], state["tokens"]

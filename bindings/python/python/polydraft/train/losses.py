@@ -1,16 +1,16 @@
-"""What a head is taught: to be like the target, then to be accepted.
+"""Losses: likeness to the target first, then acceptance.
 
-With p the target's distribution on the tokens that the head can say, not renormalised, and q the head's own:
-1. `divergence`: sum p' log(p' / q), p' = p / sum p. It pulls everywhere and gets a head going.
-2. `rejection` of K i.i.d. drafts under the best rule that there is: the maximum over sets S of tokens of Z(S)^K - P(S), where
-   Z and P are what q and p give to S (Sun et al. 2023 for the bound, reached by the priority coupling). Only what pays is
-   learned: a head too small to follow its target everywhere follows it where it is accepted.
+With p the target's distribution on the head's vocabulary, not renormalised, and q the head's own:
+1. `divergence`: sum p' log(p' / q), p' = p / sum p. Its gradient is nonzero wherever q differs, which suits an untrained head.
+2. `rejection` of K i.i.d. drafts under the optimal rule: the maximum over sets S of tokens of Z(S)^K - P(S), where Z and P are
+   the probabilities of S under q and p (Sun et al. 2023 for the bound, attained by the priority coupling). A head too small to
+   match its target everywhere learns to match it where that increases acceptance.
 
 The derivative of 2 is that of Z(S)^K at the best S, by the envelope theorem: with softmax K Z^(K-1) q (1[S] - Z). The best S
-holds the tokens of the smallest p / q: for one draft those with p < q, else a sort finds where it ends.
+contains the tokens with the smallest p / q: for one draft those with p < q, otherwise found by sorting.
 
-The output matrix stands still. So gradients are made with the logits, some rows at a time, and no logits are kept: a
-vocabulary of 16,384 would take 64 kB of memory for a token and step.
+The output matrix is not trained. So gradients are computed together with the logits, some rows at a time, and no logits are
+stored: a vocabulary of 16,384 would take 64 kB of memory for each token and step.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# A loss makes of p and q `[rows, vocabulary]` the gradient by the logits, in the place of q.
+# A loss computes the gradient with respect to the logits from p and q, `[rows, vocabulary]`, in place of q.
 Loss = Callable[[Tensor, Tensor], Tensor]
 
-# Rows of a product, and of what is computed element by element: on a CPU that should stay in a core's cache (V = 8,192: 2 MB
-# in f32 for 16 rows of four buffers), a GPU should be full.
+# Rows of a matrix product and of an elementwise block. On a CPU a block should fit a core's cache (V = 8,192: 2 MB in f32 for
+# 16 rows of four buffers); a GPU should be fully occupied.
 ROWS = {"cpu": (512, 16)}
-MANY = (8192, 8192)
-# Each further step of a draft counts this much of the one before it: it is reached as often.
+DEFAULT_ROWS = (8192, 8192)
+# Weight of each step of a draft relative to the previous one, about the probability of reaching it.
 DECAY = 0.8
 
 
@@ -52,25 +52,25 @@ def rejection(drafts: int) -> Loss:
 
 
 def worst_set(p: Tensor, q: Tensor, drafts: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each row the set whose drafts are rejected most: 1 for its tokens, Z, and Z^K - P."""
+    """Returns for each row the set with the highest rejection: its indicator, Z, and Z^K - P."""
     order = (p / q.clamp_min(1e-30)).argsort(1)
-    z, own = q.gather(1, order).double().cumsum(1), p.gather(1, order).double().cumsum(1)
-    value, end = (z**drafts - own).max(1, keepdim=True)
+    z, mass = q.gather(1, order).double().cumsum(1), p.gather(1, order).double().cumsum(1)
+    value, end = (z**drafts - mass).max(1, keepdim=True)
     within = torch.zeros_like(q).scatter_(1, order, (torch.arange(q.shape[1], device=q.device) <= end).to(q.dtype))
     return within, z.gather(1, end).to(q.dtype), value.clamp_min(0)
 
 
 def acceptance(p: Tensor, q: Tensor, drafts: int = 1) -> Tensor:
-    """Of each row, of so many i.i.d. drafts under the best rule."""
+    """Returns each row's acceptance probability of `drafts` i.i.d. drafts under the optimal rule."""
     if drafts == 1:
-        # What q has not on these tokens it has nowhere.
+        # q sums to 1 on these tokens.
         return torch.minimum(p, q).sum(1)
     return 1 - worst_set(p, q, drafts)[2][:, 0]
 
 
 @dataclass
 class Output:
-    """The target's output matrix on the tokens that the head can say, and how the target makes logits of it."""
+    """The target's output matrix on the head's vocabulary, and the scale and softcap of the target's logits."""
 
     tokens: Tensor
     matrix: Tensor
@@ -78,7 +78,7 @@ class Output:
     softcap: float | None = None
 
     def target(self, logits: Tensor, log_sums: Tensor) -> Tensor:
-        """The target's distribution, not renormalised, of products with its normed states."""
+        """Computes the target's distribution, not renormalised, from products with its normed states."""
         logits = logits.float()
         if self.scale != 1:
             logits.mul_(self.scale)
@@ -89,20 +89,20 @@ class Output:
 
 @dataclass
 class Figures:
-    """Sums over rows, by step of the draft."""
+    """Sums over rows for each step of the draft."""
 
     rows: float = 0
     accepted: list[float] = field(default_factory=list)
     agreed: list[float] = field(default_factory=list)
 
     def means(self) -> dict[str, list[float]]:
-        """Acceptance of each step at temperature 1, and at 0."""
+        """Returns the acceptance of each step at temperatures 1 and 0."""
         rows = max(self.rows, 1)
         return {"acceptance": [x / rows for x in self.accepted], "greedy": [x / rows for x in self.agreed]}
 
 
-class Taught(torch.autograd.Function):
-    """The loss of all steps, summed over rows; only its gradient is computed, and figures where they are asked for."""
+class UnrolledLoss(torch.autograd.Function):
+    """Loss of all steps, summed over rows. Computes only its gradient, and figures if requested."""
 
     @staticmethod
     def forward(
@@ -113,16 +113,16 @@ class Taught(torch.autograd.Function):
         gradients = [torch.empty_like(step, dtype=dtype) for step in normed]
         if figures is not None and not figures.accepted:
             figures.accepted, figures.agreed = [0.0] * len(normed), [0.0] * len(normed)
-        most, least = ROWS.get(last.device.type, MANY)
+        most, least = ROWS.get(last.device.type, DEFAULT_ROWS)
         products = matrix.new_empty(len(inputs), min(most, len(last)), len(matrix))
         for begin in range(0, len(last), most):
             some = slice(begin, min(begin + most, len(last)))
             made = products[:, : some.stop - begin]
-            for own, out in zip(inputs, made):
-                torch.mm(own[some], matrix.T, out=out)
+            for states, out in zip(inputs, made):
+                torch.mm(states[some], matrix.T, out=out)
             sums = log_sums[some]
-            for few in range(0, len(sums), least):
-                rows = slice(few, few + least)
+            for start in range(0, len(sums), least):
+                rows = slice(start, start + least)
                 p = output.target(made[0, rows], sums[rows])
                 if figures is not None:
                     figures.rows += len(p)
@@ -147,6 +147,6 @@ class Taught(torch.autograd.Function):
         return (None, None, None, None, None, *(gradient.float() * grad for gradient in ctx.gradients))
 
 
-def look(output: Output, last: Tensor, log_sums: Tensor, normed: list[Tensor], figures: Figures) -> None:
-    """Adds to the figures without a gradient."""
-    Taught.apply(output, last, log_sums, None, figures, *normed)
+def add_figures(output: Output, last: Tensor, log_sums: Tensor, normed: list[Tensor], figures: Figures) -> None:
+    """Adds to the figures without computing a gradient."""
+    UnrolledLoss.apply(output, last, log_sums, None, figures, *normed)

@@ -1,4 +1,4 @@
-"""Root mean square norm with a backward pass of its own: PyTorch's takes three times the passes over memory on a CPU."""
+"""Root mean square norm with a custom backward pass: PyTorch's takes three times as many passes over memory on a CPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """x / sqrt(mean x^2 + epsilon) * weight, over the last dimension."""
+    """Computes x / sqrt(mean x^2 + epsilon) * weight over the last dimension."""
     return RmsNorm.apply(x, weight, epsilon)
 
 
@@ -27,7 +27,7 @@ class RmsNorm(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, scale = ctx.saved_tensors
         slope = grad * x
-        # Rows by columns: the weight's gradient is a product, not a sum over rows.
+        # The weight's gradient as a matrix product rather than a sum over rows.
         to_weight = scale.flatten() @ slope.view(-1, x.shape[-1])
         mean = (slope @ weight)[..., None].mul_(scale**3 / x.shape[-1])
         return (grad * weight).mul_(scale).addcmul_(x, mean, value=-1), to_weight, None

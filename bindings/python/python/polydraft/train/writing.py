@@ -1,4 +1,4 @@
-"""Text that the target writes itself, by polydraft's own engine, beside the learning."""
+"""Generation of training samples with the target by polydraft's engine, in parallel with training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be written; None is polydraft's own choice."""
+    """Options of the generated samples; None means polydraft's default."""
 
     target: Path
     folder: Path
@@ -25,14 +25,14 @@ class Order:
 
 
 class Writer(threading.Thread):
-    """Writes until all is there or `stop` is called. `shards`, `kept` and `open` say where it is: what lies in the folder, and
-    tokens of samples that do not yet."""
+    """Thread that writes samples until all are written or `stop` is called. Progress: the number of `shards`, the tokens `stored`
+    in the folder, and the tokens of samples still `open`."""
 
     def __init__(self, order: Order) -> None:
         super().__init__(daemon=True)
         self.order = order
         self.problem: Exception | None = None
-        self.shards = self.kept = self.open = 0
+        self.shards = self.stored = self.open = 0
         self.stopped = False
 
     def run(self) -> None:
@@ -56,8 +56,8 @@ class Writer(threading.Thread):
         except Exception as problem:
             self.problem = problem
 
-    def watch(self, shards: int, kept: int, open_: int) -> bool:
-        self.shards, self.kept, self.open = shards, kept, open_
+    def watch(self, shards: int, stored: int, open_: int) -> bool:
+        self.shards, self.stored, self.open = shards, stored, open_
         return not self.stopped
 
     def stop(self) -> None:

@@ -83,8 +83,9 @@ class EagleHead(DraftHead):
         offsets = self.weights.get("d2t")
         self.tokens = None if offsets is None else offsets + torch.arange(len(offsets), device=self.device)
         matrix = self.weights.get("lm_head.weight")
-        shared = output.weight if self.tokens is None else output.weight[self.tokens]
-        self.output = shared if matrix is None else matrix
+        if matrix is None:
+            matrix = output.weight if self.tokens is None else output.weight[self.tokens]
+        self.output = matrix
         if self.weights["fc.weight"].shape[1] != len(self.reads) * self.embedding.shape[1]:
             raise ValueError(f"draft head: expected states as wide as the target's, {self.embedding.shape[1]}")
         if config.get("vocab_size", self.vocabulary) > self.vocabulary:
