@@ -139,7 +139,7 @@ fn reference_solvers() {
     let report = json(PAIR, &["--rule", "global-resolution", "--set", "tau=1e-4"]);
     assert!(report.get("fallback").is_none() && report.get("off_by_at_most").is_none());
 
-    // No system of 1 token is enough here.
+    // A truncation to one token is not enough for any system here.
     let small = ["--rule", "global-resolution", "--set", "limits=[1]"];
     let report = json(PAIR, &small);
     close(&report["acceptance"], 0.86);

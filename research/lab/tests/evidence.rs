@@ -1,4 +1,4 @@
-//! The papers' tables, quality and the report, as users meet them.
+//! Papers' tables, quality and the report, from the command line.
 
 #[path = "../../../crates/polydraft-cli/tests/common/mod.rs"]
 mod common;
@@ -13,8 +13,8 @@ fn path(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Every paper's command measures something in a second, with the paper's figures beside it, and
-/// its record is shown again.
+/// Every paper's command measures something in a second and shows the paper's values, and its
+/// record can be shown again.
 #[test]
 fn papers_have_tables() {
     let folder = tempfile::tempdir().unwrap();
@@ -64,7 +64,7 @@ fn papers_have_tables() {
     fails(&["bench", "paper"], 2, &["NAME"]);
 }
 
-/// At temperature 0 the texts are the same; above it the difference has an interval.
+/// At temperature 0 the outputs are equal; above it the difference has an interval.
 #[test]
 fn quality_is_unchanged() {
     let folder = tempfile::tempdir().unwrap();
@@ -90,7 +90,7 @@ fn quality_is_unchanged() {
     let outputs = &scores[0]["texts"];
     assert_eq!(outputs["different"], 0);
     assert_eq!(outputs["equal"].as_u64().unwrap() + outputs["ties"].as_u64().unwrap(), 78);
-    // The demo pair writes Rust, if nothing else.
+    // The demo pair generates Rust, at least.
     let rust =
         record["kinds"].as_array().unwrap().iter().find(|kind| kind["kind"] == "Rust").unwrap();
     assert!(rust["plain"].as_f64().unwrap() > 0.2, "{rust}");
@@ -137,7 +137,7 @@ fn programs_are_run_on_demand() {
     fails(&["bench", "quality", "--run-seconds", "3"], 2, &["--run"]);
 }
 
-/// All p-values on one chart; files that are no records are refused by name, and nothing is lost.
+/// All p-values are in one chart; files that are not records are rejected by name.
 #[test]
 fn reports_of_any_records() {
     let folder = tempfile::tempdir().unwrap();

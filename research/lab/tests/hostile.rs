@@ -49,7 +49,7 @@ fn interrupted_measurement_keeps_its_results() {
         (acceptance, "acceptance", "rounds"),
         (drafting, "rows", "positions"),
     ] {
-        // How long it takes to measure anything depends on what else the machine does.
+        // The time until a first result depends on the load of the machine.
         let interrupted = |seconds| {
             let child = program(&args).spawn().unwrap();
             std::thread::sleep(Duration::from_secs(seconds));
@@ -63,7 +63,7 @@ fn interrupted_measurement_keeps_its_results() {
         assert!(json[field].as_array().is_some_and(|all| !all.is_empty()), "{json}");
         assert!(json[done].as_u64().unwrap() > 0);
     }
-    // While answers are checked there is nothing to show.
+    // While outputs are being checked, there is no result to print.
     let child = program(&["bench", "decode", "-n", "400"]).spawn().unwrap();
     std::thread::sleep(Duration::from_secs(2));
     interrupt(&child, "-INT");

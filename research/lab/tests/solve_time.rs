@@ -54,7 +54,7 @@ fn tables_record_and_charts() {
             let loss = cell(0, exact)["acceptance"].as_f64().expect("a number")
                 - rows[0]["optimum"].as_f64().expect("one");
             assert!(loss.abs() < 1e-9);
-            // Sets of four of so many tokens: nobody lists those.
+            // Too many sets of four of these tokens to enumerate.
             assert!(cell(1, exact)["too_large"].as_str().expect("a reason").contains("variables"));
             assert_eq!(cell(1, exact)["milliseconds"], Value::Null);
         }

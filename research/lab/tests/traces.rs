@@ -16,7 +16,7 @@ fn prompts(folder: &Path) -> String {
     file.to_str().unwrap().to_owned()
 }
 
-/// Equal drafts give bit for bit equal results: the tree itself, and subsamples of more paths.
+/// Equal drafts give bitwise equal results, for the tree itself and for subsamples of more paths.
 #[test]
 fn replay_is_bench_verifiers_on_the_same_drafts() {
     let folder = tempfile::tempdir().unwrap();
@@ -49,7 +49,7 @@ fn replay_is_bench_verifiers_on_the_same_drafts() {
         }
         assert_eq!(live["results"][0]["verifiers"].as_array().unwrap().len(), 9);
     }
-    // What it says is a record of 'bench verifiers'.
+    // The output is a record of 'bench verifiers'.
     let record = folder.path().join("record.json");
     let plot = folder.path().join("chart.svg");
     let (record, plot) = (record.to_str().unwrap(), plot.to_str().unwrap());
@@ -101,7 +101,7 @@ fn rejects_invalid_options() {
     fails(&["trace", none.to_str().unwrap(), "--append"], 2, &["no trace to go on with"]);
     fails(&["trace", file.to_str().unwrap()], 2, &["expected a folder"]);
 
-    // All that is there is left out, and nothing is added.
+    // All prompts are already recorded: they are skipped and nothing is added.
     let before = fs::read(format!("{trace}/index.jsonl")).unwrap();
     let again = json(
         &[&["trace", trace, "--tree", "paths:2,2", "--append", "--json"], &small[..]].concat(),

@@ -1,4 +1,4 @@
-//! Verifiers and trees as users meet them: generate, efficiency, certify, bench.
+//! Verifiers and trees from the command line: generate, efficiency, certify, bench.
 
 #[path = "../../../crates/polydraft-cli/tests/common/mod.rs"]
 mod common;
@@ -41,8 +41,8 @@ fn generate_takes_every_verifier_and_tree() {
         &["--tree", "fixed:0,0,1,1", "--verifier", "traversal"],
         &["--depth", "8", "--stop-below", "0.2"],
         &["--stop-below", "0.3", "--tree", "3,2,2", "--verifier", "specinfer"],
-        // At temperature 1 the demo target repeats itself too little for a tree that chooses itself
-        // to draw much without a text to quote.
+        // At temperature 1 the demo target repeats itself so little that an adaptive tree rarely
+        // drafts without a text to quote.
         &[
             "--draft",
             "ngram",
@@ -52,8 +52,7 @@ fn generate_takes_every_verifier_and_tree() {
         &["--draft", "ngram", "--tree", "paths:1,2"],
         &["--draft", "ngram", "--temperature", "0", "--verifier", "block"],
     ];
-    // Of a quiet machine: on one that is busy while it is measured, the tree that chooses itself
-    // may choose to draft nothing.
+    // Fixed costs: if costs were measured on a busy machine, an adaptive tree might draft nothing.
     let costs = |name: &str, draft: f64| {
         let path =
             Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("verifiers-costs-{name}.json"));
@@ -76,7 +75,7 @@ fn generate_takes_every_verifier_and_tree() {
     }
 }
 
-/// Solvers decide in a walk where a node is small enough for them; elsewhere another rule does, and
+/// Solvers decide at nodes that are small enough for them; elsewhere a fallback rule decides, and
 /// is counted.
 #[test]
 fn walks_with_solvers_decode() {
@@ -93,7 +92,7 @@ fn walks_with_solvers_decode() {
         let fallbacks = report["stats"]["fallbacks"].as_u64().unwrap();
         assert!(falls_back || fallbacks == 0, "{rule}: {fallbacks}");
     }
-    // The whole vocabulary has more pairs of tokens than a linear program may have variables.
+    // With the full vocabulary, the linear program exceeds its limit of variables.
     let large = ["--verifier", "walk:linear-program", "--paths", "2", "--depth", "2", "--json"];
     let report = json(&[&GENERATE[..], &large].concat());
     assert!(report["stats"]["fallbacks"].as_u64().unwrap() > 0);
@@ -176,7 +175,7 @@ fn efficiency_is_exact_and_reports_errors() {
     }
     assert!(ok(&[&base[..], &["--bound"]].concat()).contains("bound"));
 
-    // Any tree, and settings.
+    // Any tree, with settings.
     for (tree, count) in [("fixed:0,0,1/hub", 2), ("fixed:0,0,1/iid", 7), ("2,1/greedy", 2)] {
         let all = json(&[&base[..], &["--tree", tree, "--json"]].concat());
         let rows = all.as_array().unwrap();
@@ -201,7 +200,7 @@ fn efficiency_is_exact_and_reports_errors() {
     fails(&[&base[..], &["--verifier", "spectr", "--set", "rho=0"]].concat(), 2, &["at least 1"]);
     fails(&[&base[..], &["--verifier", "spectr", "--set", "tau=1"]].concat(), 2, &["tau", "rho"]);
     fails(&[&base[..], &["--set", "rho=2"]].concat(), 2, &["--verifier"]);
-    // Several drafts, each with a path.
+    // Several drafts, one path each.
     let other = write(folder.path(), "o.json", r#"{"vocabulary": 2, "next": {"": [1, 0]}}"#);
     let all = json(&[&base[..], &["--draft", &other, "--depth", "3", "--json"]].concat());
     let names: Vec<_> =
@@ -213,7 +212,7 @@ fn efficiency_is_exact_and_reports_errors() {
     }
     fails(&[&base[..], &["--draft", &other, "--tree", "2,2"]].concat(), 2, &["2 drafts"]);
     fails(&[&base[..], &["--tree", "distinct:2,2"]].concat(), 2, &["1 drafts", "from 2"]);
-    // As published it is no verifier for output, and here it is measured.
+    // The published form is no verifier for output, but can be measured here.
     let published = ["--verifier", "walk:global-resolution", "--set", "mode=published-walk"];
     let too_few = ["--set", "limits=[1]", "--json"];
     let row = json(&[&base[..], &published, &too_few].concat());
@@ -236,7 +235,7 @@ fn efficiency_is_exact_and_reports_errors() {
     fails(&["efficiency", "--target", "/none.json", "--draft", &draft], 1, &["/none.json"]);
 }
 
-/// A certificate's exit code and report.
+/// Returns the exit code and the report of a certificate.
 fn certify(extra: &[&str]) -> (i32, Value) {
     let common = ["--max-prompts", "1", "--first", "2", "--greedy-tokens", "24", "--json"];
     let output = run(&[&["certify"], &common[..], extra].concat());
@@ -309,13 +308,13 @@ fn benchmarks_measure_and_draw() {
     assert_eq!(report["threads"], 1);
     assert!(rows.iter().all(|row| row["block_efficiency_error"].as_f64().is_some()), "{report}");
 
-    // One round has no errors to show.
+    // With one round, no errors are shown.
     let once = ok(&[&["bench", "decode", "--depths", "2"], &args[..], &["--rounds", "1"]].concat());
     assert!(once.contains("one round") && !once.contains('±'), "{once}");
 
     let record = write(folder.path(), "record.json", &report.to_string());
     assert!(ok(&["bench", "decode", "--from", &record]).contains("nested-priority"));
-    // Records from before commit, compiler and threads were kept.
+    // Records from before commit, compiler and threads were recorded.
     let mut old = report.clone();
     for field in ["commit", "rustc", "features", "profile", "threads"] {
         assert!(old.as_object_mut().unwrap().remove(field).is_some(), "{field}");
@@ -394,7 +393,7 @@ fn verifiers_are_compared_on_the_same_drafts() {
         let pairs = result["pairs"].as_array().unwrap();
         assert_eq!(pairs.len(), rows.len() * (rows.len() - 1) / 2);
     }
-    // With one path these are the same, decision by decision.
+    // With one path these verifiers are equal, decision by decision.
     let one = &results[0]["verifiers"];
     for index in [1, 3] {
         let difference = one[index]["difference"].as_f64().unwrap();
@@ -408,7 +407,7 @@ fn verifiers_are_compared_on_the_same_drafts() {
     assert!(ok(&["bench", "verifiers", "--from", saved]).contains("less nested-priority"));
     assert!(fs::read_to_string(plot).unwrap().contains("on the same drafts"));
 
-    // What is typed wins over the file of defaults; what it excludes is an error.
+    // Command-line options override the configuration file; options that it excludes are an error.
     let defaults = write(folder.path(), "config.toml", "[bench.verifiers]\nsteps-of = 'block'\n");
     let typed =
         ["--depths", "2", "--verifiers", "block", "--every", "4", "--config", &defaults, "--json"];

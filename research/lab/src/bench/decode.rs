@@ -116,7 +116,7 @@ pub fn run(args: Args) -> Result<()> {
         let mut expected = None;
         for way in &ways {
             let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
-            // The draft stays warm, so that several paths are several.
+            // The draft is sampled above temperature 0, so that its paths differ.
             let settings = Settings { sampling: greedy, speculation: way.speculation.clone() };
             let got = generate(&mut models, &settings, prompt, args.max_tokens, 0)?.tokens;
             let expected = expected.get_or_insert_with(|| got.clone());
@@ -159,7 +159,7 @@ pub fn run(args: Args) -> Result<()> {
     output::finish(interrupted)
 }
 
-/// Gives adaptive trees the costs of forward passes, and returns the costs if they are needed.
+/// Passes the costs of forward passes to adaptive trees. Returns the costs if they are needed.
 fn settle_costs(args: &Args, models: &mut Models, ways: &mut [Way]) -> Result<Option<Costs>> {
     let (file, options) = (args.costs.as_deref(), args.models.options());
     for way in ways.iter_mut() {
@@ -176,11 +176,11 @@ fn settle_costs(args: &Args, models: &mut Models, ways: &mut [Way]) -> Result<Op
     costs::find_or_measure(file, &options, models, [sampling; 2], verifier, &Terminal).map(Some)
 }
 
-/// Times all methods, prompt by prompt, for so many rounds of sequences of so many tokens, until
-/// `goes_on`, asked before each sequence, returns false. Returns how many prompts were decoded by
+/// Times all methods, prompt by prompt, for `rounds` rounds of sequences with `max_tokens` tokens.
+/// Stops early when `goes_on`, called before each sequence, returns false. Returns the number of
+/// prompts that all methods have decoded.
 /// all methods and count.
-///
-/// Rounds that are compared have the same prompts: an incomplete round counts only if it is the
+/// Compared rounds have the same prompts, so an incomplete round only counts if it is the first.
 /// first.
 ///
 /// # Errors
@@ -227,7 +227,8 @@ fn generate(
     max_tokens: u32,
     seed: u64,
 ) -> Result<Generation> {
-    // Sequences of one length: an early end would compare different amounts of work.
+    // Without stop tokens, all sequences have the same length: otherwise different amounts of work
+    // would be compared.
     let limits = Limits { max_tokens: Some(max_tokens as usize), ..Limits::default() };
     models.decode(prompt, settings, &limits, &mut seeded(seed), &mut |_| true)
 }

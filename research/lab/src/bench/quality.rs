@@ -99,11 +99,11 @@ pub struct Args {
     record: RecordArgs,
 }
 
-/// A prompt, and the scores of its outputs.
+/// A prompt with the scores of its outputs.
 pub struct Tried {
     pub item: Item,
     prompt: Vec<Token>,
-    /// For each temperature: correct outputs of plain and of speculative decoding.
+    /// By temperature: numbers of correct outputs of plain and of speculative decoding.
     pub right: Vec<[u32; 2]>,
 }
 
@@ -155,7 +155,7 @@ pub fn run(args: Args) -> Result<()> {
                 break;
             }
         }
-        // Only temperatures at which all prompts were tried.
+        // Only temperatures at which all prompts were decoded.
         if orderly.is_interrupted() {
             break;
         }
@@ -180,7 +180,7 @@ pub fn run(args: Args) -> Result<()> {
     output::finish(scores.len() < args.temperatures.len())
 }
 
-/// Settings of generating and checking outputs.
+/// Settings of generation and scoring.
 struct Plan<'a> {
     args: &'a Args,
     runner: Option<Runner>,
@@ -188,7 +188,7 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// The numbers of correct outputs of plain and of speculative decoding.
+    /// Returns the numbers of correct outputs of plain and of speculative decoding.
     fn outputs(
         &self,
         models: &mut Models,

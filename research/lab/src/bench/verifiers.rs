@@ -27,7 +27,7 @@ pub use chart::show;
 pub use report::compared;
 pub use report::{Compared, Origin, Report, Row, Setting, Traced};
 
-/// The verifiers that are compared by default: all that are not slow.
+/// Verifiers compared by default: all except slow ones.
 pub const ALL: &str = "nested-priority,priority-block,greedy-block,traversal,walk:priority,spectr,\
     specinfer,block,token";
 
@@ -124,8 +124,8 @@ pub struct Args {
 }
 
 impl Setting {
-    /// With the verifiers that are exact for the tree, each once; `drafts` are drawn at each
-    /// position.
+    /// Creates a setting with the verifiers that are exact for the tree, each once. `drafts` drafts
+    /// are drawn at each position.
     ///
     /// # Errors
     /// A tree or a verifier whose settings are out of range; a tree that depends on what was
@@ -155,8 +155,8 @@ impl Setting {
         Ok(Self { sampling, draft, each, tree, verifiers, parts, samples })
     }
 
-    /// With the verifiers on parts of the same drafts; of a number of paths `drafts` times as many
-    /// are drawn.
+    /// Creates a setting in which each verifier runs on its part of the same drafts. For path
+    /// trees, `drafts` times as many paths are drawn.
     ///
     /// # Errors
     /// As for [`new`](Self::new); a verifier that is not exact for its parts.
@@ -174,33 +174,33 @@ impl Setting {
         Ok(Self { sampling, draft, each, tree, verifiers, parts, samples })
     }
 
-    /// With paths of several drafts, each sampled so.
+    /// Sets the sampling of each draft, for paths of several drafts.
     pub fn with_each(self, each: Vec<Sampling>) -> Self {
         Self { each, ..self }
     }
 
-    /// The number of positions.
+    /// Returns the number of positions.
     fn positions(&self) -> usize {
         self.samples.iter().map(|sample| sample.positions).sum()
     }
 }
 
-/// The extent of a measurement.
+/// Amount of measurement.
 #[derive(Debug, Clone)]
 pub struct Extent {
-    /// Positions for each setting, about; at least two sequences after each prompt.
+    /// Approximate number of positions per setting; at least two sequences after each prompt.
     pub positions: u32,
-    /// Drafts at each, where the tree is a number of paths.
+    /// Number of drafts at each position, for path trees.
     pub drafts: u32,
-    /// Tokens of a sequence from one position to the next, unless the positions are steps.
+    /// Number of tokens between positions, unless positions are steps.
     pub every: u32,
-    /// Tokens of each sequence.
+    /// Number of tokens of each sequence.
     pub max_tokens: u32,
     pub seed: u64,
-    /// The verifier that continues the sequence, if it is not the target by itself: then the
-    /// positions are its steps.
+    /// Verifier that continues the sequence; the positions are then its steps. `None` samples from
+    /// the target.
     pub steps_of: Option<VerifierKind>,
-    /// The time limit, which may end the measurement with fewer positions.
+    /// Time limit; the measurement then has fewer positions.
     pub end: Option<Instant>,
 }
 
@@ -219,7 +219,7 @@ impl Args {
     }
 }
 
-/// All trees with all sampling settings.
+/// Returns all combinations of trees and sampling settings.
 fn settings(args: &Args) -> Result<Vec<Setting>> {
     let depths = args.grid.depths(&[4]);
     let mut trees = Vec::new();
@@ -255,7 +255,7 @@ fn settings(args: &Args) -> Result<Vec<Setting>> {
     Ok(settings)
 }
 
-/// Whether a tree depends on what was accepted before.
+/// Whether a tree depends on earlier acceptances.
 pub fn chooses(tree: &PolicyKind) -> bool {
     match tree {
         PolicyKind::Auto(_) => true,
@@ -294,7 +294,7 @@ pub fn run(args: Args) -> Result<()> {
         !orderly.is_interrupted()
     })?;
     bar.finish_and_clear();
-    // Without an early end there are some of each.
+    // Without an interruption, every setting has samples.
     if settings.iter().any(|setting| setting.samples.is_empty()) {
         note("interrupted: no sequence was measured with every tree");
         return Err(output::ExitCode::error(interrupts::EXIT_CODE));
@@ -313,16 +313,16 @@ pub fn run(args: Args) -> Result<()> {
     output::finish(interrupted)
 }
 
-/// The largest number of rounds over all prompts.
+/// Returns the maximum number of rounds over all prompts.
 fn rounds(extent: &Extent, prompts: usize, settings: &[Setting]) -> u64 {
     u64::from(extent.positions).div_ceil(by_round(extent, prompts, settings)).max(LEAST_ROUNDS)
 }
 
-/// Two sequences after each prompt give the variance between sequences.
+/// Minimum number of rounds: two sequences after each prompt, for the variance between sequences.
 const LEAST_ROUNDS: u64 = 2;
 
-/// Positions of one round over all prompts, about; steps are at least so many, because none is
-/// longer than a path and a token.
+/// Returns the approximate number of positions per round. For steps it is a lower bound, because a
+/// step emits at most a path and one token.
 fn by_round(extent: &Extent, prompts: usize, settings: &[Setting]) -> u64 {
     let depth = |setting: &Setting| setting.tree.build().map_or(0, |policy| policy.depth());
     let every = match extent.steps_of {
@@ -332,8 +332,8 @@ fn by_round(extent: &Extent, prompts: usize, settings: &[Setting]) -> u64 {
     (prompts as u64 * u64::from(extent.max_tokens / every.min(extent.max_tokens))).max(1)
 }
 
-/// Measures sequence by sequence, with every setting on each, until there are enough positions or
-/// the time is up; false if `goes_on`, asked after each sequence of each setting, returned false.
+/// Measures all settings on each sequence, until there are enough positions or the time limit is
+/// reached. `goes_on` is called after each setting; returns false if it did.
 ///
 /// # Errors
 /// Failures of the models and the verifiers; prompts that leave no room.
@@ -356,7 +356,8 @@ pub fn measure(
             let mut samples: Vec<Option<Sample>> = Vec::new();
             let mut text: Option<(Sampling, Vec<Token>)> = None;
             for (index, setting) in settings.iter().enumerate() {
-                // The same sequence for all trees: the first tree of a sampling setting decodes it.
+                // All trees use the same sequence, decoded with the first tree of a sampling
+                // setting.
                 let known = text.take().filter(|(sampling, _)| *sampling == setting.sampling);
                 let follow = known
                     .filter(|_| extent.steps_of.is_none())
@@ -369,7 +370,7 @@ pub fn measure(
                     return Ok(false);
                 }
             }
-            // A sequence counts for all settings or for none: they are compared.
+            // A sequence counts for all settings or for none, because they are compared.
             let samples: Option<Vec<Sample>> = samples.into_iter().collect();
             for (setting, sample) in settings.iter_mut().zip(samples.into_iter().flatten()) {
                 setting.samples.push(sample);
@@ -388,7 +389,7 @@ pub fn measure(
     Ok(true)
 }
 
-/// The tree to draw for so many drafts of `tree`, and the number of paths of each of them.
+/// Returns the tree to draw for `drafts` drafts of `tree`, and the number of paths per draft.
 fn several(tree: &PolicyKind, drafts: usize) -> (PolicyKind, Option<usize>) {
     match tree {
         PolicyKind::Paths(one) if drafts > 1 => {
@@ -398,7 +399,7 @@ fn several(tree: &PolicyKind, drafts: usize) -> (PolicyKind, Option<usize>) {
     }
 }
 
-/// Measures one sequence, which is `follow` if there is one; also its tokens.
+/// Measures one sequence, and returns its tokens. If `follow` is given, it is that sequence.
 fn one(
     extent: &Extent,
     engine: &mut Engine,

@@ -1,5 +1,4 @@
-//! The chart of a comparison: which verifier emits the most tokens per call, and is the difference
-//! significant?
+//! Chart of tokens per call by verifier, with the significance of differences.
 
 use super::report::{Report, Row};
 use crate::plot::{Best, DISTINGUISHABLE, Dot, Dots, Panel, WIDTH};
@@ -7,11 +6,11 @@ use crate::plot::{Best, DISTINGUISHABLE, Dot, Dots, Panel, WIDTH};
 /// Temperature, paths and depth of a panel.
 type Setting = (f64, usize, usize);
 
-/// A panel for each temperature, L and K, a row for each verifier. Verifiers of one path are drawn
-/// beside every K.
+/// Returns a chart with a panel per temperature, depth and number of paths, and a row per verifier.
+/// Single-path verifiers are shown in the panels of every number of paths.
 pub fn chart(report: &Report) -> Dots {
     let rows: Vec<&Row> = report.results.iter().filter(|row| row.paths.is_some()).collect();
-    // Those of verifiers that take several paths, if there are any.
+    // Maximum number of paths, if any verifier uses several.
     let most = rows.iter().filter_map(|row| row.paths).max();
     let mut settings: Vec<Setting> = Vec::new();
     for row in &rows {
@@ -49,7 +48,7 @@ pub fn chart(report: &Report) -> Dots {
     }
 }
 
-/// The verifiers' names, the best on average first.
+/// Returns the verifiers' names, best average first.
 fn sorted(rows: &[&Row]) -> Vec<String> {
     let mut names: Vec<(String, f64)> = Vec::new();
     for row in rows {
@@ -75,8 +74,8 @@ fn dot(rows: &[&Row], name: &str, (temperature, paths, depth): Setting) -> Optio
     Some(Dot { value: row.block_efficiency, error: row.block_efficiency_error, limit: false })
 }
 
-/// As many panels side by side as there are numbers of paths, so that depths are below each other;
-/// at most three, or the dots have no room.
+/// Returns the number of panels side by side: one per number of paths, so that depths are below
+/// each other, but at most three, which still leaves enough width.
 fn columns(settings: &[Setting]) -> usize {
     let mut paths: Vec<usize> = settings.iter().map(|setting| setting.1).collect();
     paths.sort_unstable();
@@ -129,7 +128,7 @@ mod tests {
         assert_eq!(chart.rows[0], "nested-priority");
         assert_eq!(chart.rows[7], "token, one path");
         assert!(chart.panels.iter().all(|panel| panel.dots.iter().all(Option::is_some)));
-        // The same single path beside both numbers of paths.
+        // The same single-path result is shown next to both numbers of paths.
         assert_eq!(chart.panels[0].dots[7], chart.panels[1].dots[7]);
         let best = chart.panels[3].best(chart.best).expect("dots");
         assert!((best.value - 3.286).abs() < 1e-3, "{best:?}");

@@ -19,15 +19,15 @@ pub struct Report {
     pub prompts: usize,
     pub max_tokens: u32,
     pub rounds: u32,
-    /// Sequences that left plain decoding's at temperature 0 between two tokens whose logits differ
-    /// by rounding only.
+    /// Number of outputs that differ from plain decoding at temperature 0 at a token where the
+    /// logits of both choices differ only by rounding.
     pub ties: usize,
-    /// The tokens that are sampled from, where not all.
+    /// Top-k, if set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     top_k: Option<usize>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     top_p: Option<f64>,
-    /// Costs of forward passes, where measured or given.
+    /// Costs of forward passes, if measured or given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     costs: Option<Costs>,
     pub results: Vec<Row>,
@@ -36,20 +36,20 @@ pub struct Report {
 #[derive(Serialize, Deserialize)]
 pub struct Row {
     pub verifier: String,
-    /// The verifier's settings, where a record has them.
+    /// The verifier's settings, if the record has them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     settings: Option<serde_json::Value>,
     pub temperature: f64,
-    /// The tree, where it is no number of paths.
+    /// The tree, if it does not consist of paths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tree: Option<String>,
     pub paths: Option<usize>,
     pub depth: Option<usize>,
     pub block_efficiency: f64,
-    /// Standard error over the rounds; none if there was only one.
+    /// Standard error over the rounds; `None` with one round.
     pub block_efficiency_error: Option<f64>,
     pub tokens_per_second: f64,
-    /// The speed that the costs predict for these tokens per call.
+    /// Speed that the costs predict for this number of tokens per call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_tokens_per_second: Option<f64>,
     /// Speed relative to plain decoding, in the same round and at the same temperature.
@@ -88,7 +88,8 @@ impl Report {
     }
 }
 
-/// The results of a method's rounds, relative to plain decoding, and the predictions of the costs.
+/// Returns the results of a method's rounds, relative to plain decoding, and the prediction of the
+/// costs.
 pub fn row(way: &Way, plain: &[Round], costs: Option<&Costs>) -> Row {
     let efficiencies: Vec<f64> = way.rounds.iter().map(Round::block_efficiency).collect();
     let count = efficiencies.len() as f64;
@@ -144,7 +145,7 @@ pub fn print(report: &Report) -> Result<()> {
         "target",
         "verifier"
     )?;
-    // Other verifiers' errors stand in the same column; a single round has none.
+    // Keep the column aligned with rows that have an error.
     let error = |r: &Row| match r.block_efficiency_error {
         Some(error) if r.paths.is_some() || r.tree.is_some() => format!(" ± {error:<4.3}"),
         _ => String::new(),

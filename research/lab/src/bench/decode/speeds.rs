@@ -1,11 +1,11 @@
-//! The chart of speeds: which trees are faster than plain decoding, and does the cost model predict
-//! it?
+//! Chart of decoding speeds: which trees are faster than plain decoding, and whether the cost model
+//! predicts it.
 
 use super::report::{Report, Row};
 use crate::plot::{Curve, Curves, Datum};
 
-/// A point for each speculative method, over the nodes of its trees; a colour for each verifier and
-/// temperature. Plain decoding is a level, of the first temperature.
+/// Returns a chart with a point per speculative method, by number of nodes. Each verifier and
+/// temperature has a color. A horizontal line shows plain decoding at the first temperature.
 pub fn chart(report: &Report) -> Curves {
     let plain = report.results.iter().find(|row| row.verifier == "none");
     let rows: Vec<&Row> = report.results.iter().filter(|row| row.verifier != "none").collect();

@@ -10,7 +10,7 @@ use polydraft_runtime::{Settings, Speculation};
 
 use super::Args;
 
-/// One decoding method.
+/// A decoding method.
 pub struct Way {
     pub sampling: Sampling,
     pub speculation: Option<Speculation>,
@@ -40,7 +40,7 @@ impl Round {
 }
 
 impl Way {
-    /// Without drafts.
+    /// Creates plain decoding, without drafts.
     pub fn plain(sampling: Sampling) -> Self {
         Self { sampling, speculation: None, rounds: Vec::new() }
     }
@@ -49,7 +49,7 @@ impl Way {
         self.speculation.as_ref().map_or("none".to_owned(), |s| s.verifier.to_string())
     }
 
-    /// (paths, depth), if it speculates.
+    /// Returns the numbers of paths and of tokens per path, if the method speculates with paths.
     pub fn paths_and_depth(&self) -> Option<(usize, usize)> {
         self.speculation.as_ref().and_then(|s| match &s.tree {
             PolicyKind::Paths(paths) => Some((paths.paths, paths.depth)),
@@ -57,7 +57,7 @@ impl Way {
         })
     }
 
-    /// The tree, where it is no number of paths.
+    /// Returns the tree, if it does not consist of paths.
     pub fn tree(&self) -> Option<String> {
         self.speculation.as_ref().and_then(|s| match &s.tree {
             PolicyKind::Paths(_) => None,
@@ -75,9 +75,9 @@ impl Way {
         format!("{}{tree}", self.verifier())
     }
 
-    /// Seconds of a step whose tree has so many nodes, by the costs: forward passes of the draft,
-    /// level by level, then one of the target. `None` for adaptive draft lengths, whose levels are
-    /// not known.
+    /// Returns the seconds of a step whose tree has `nodes` nodes, according to the costs: a
+    /// forward pass of the draft per level, then one of the target. `None` for adaptive draft
+    /// lengths, whose levels are unknown.
     pub fn seconds_of_a_step(&self, nodes: f64, costs: &Costs) -> Option<f64> {
         let empty = StepContext::default();
         let Some(speculation) = &self.speculation else {
@@ -87,8 +87,8 @@ impl Way {
             return None;
         }
         let depth = speculation.tree.build().ok()?.depth();
-        // The first level's distribution comes from one token; the others' from the nodes of the
-        // level before, about as many in each.
+        // The first level is drawn from one token's distribution, the others from those of the
+        // previous level's nodes; levels are assumed to be of equal size.
         let level = (nodes / depth as f64).max(1.0).round() as usize;
         let levels = (depth - 1) as f64 * costs.draft.seconds(level, &empty);
         let draft = costs.first + costs.draft.seconds(1, &empty) + levels;
@@ -122,7 +122,7 @@ impl Way {
     }
 }
 
-/// A method with these drafts.
+/// Creates a method with these drafts.
 ///
 /// # Errors
 /// A verifier that is not exact for the tree.
@@ -132,8 +132,9 @@ pub fn way(verifier: &VerifierKind, tree: PolicyKind, sampling: Sampling) -> Res
     Ok(Way { sampling, speculation: Some(speculation), rounds: Vec::new() })
 }
 
-/// Plain decoding and all verifiers × paths × depths, at each temperature; single-path verifiers
-/// with one path. Also the trees that were named, each with the verifiers that are exact for it.
+/// Returns plain decoding and all combinations of verifiers, paths and depths at each temperature.
+/// Single-path verifiers run with one path. Adds the trees given by --tree, each with the verifiers
+/// that are exact for it.
 pub fn ways(args: &Args) -> Result<Vec<Way>> {
     let mut ways = Vec::new();
     for &temperature in &args.grid.temperatures {

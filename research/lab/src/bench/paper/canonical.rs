@@ -2,10 +2,10 @@
 //! and 9: importance-weighted selection by the number of drafts, the truncation of its program, its
 //! alphabet, and the temperatures of drafts and target.
 //!
-//! Their paths have five tokens. They sample from the 50 likeliest tokens, but acceptances (table
-//! 2) from the likeliest that have half of the probability; the two numbers are missing in our text
-//! of the paper, and these are what its figures fit. Without them its order is reversed, because
-//! the alphabet of 40 tokens leaves out too much: `--top-k 100000 --top-p 1` shows it.
+//! Their paths have five tokens. They sample from the 50 likeliest tokens, but acceptance rates
+//! (table 2) use top-p 0.5. Both numbers are missing in our copy of the paper, and were chosen to
+//! fit its values. Without them the paper's order is reversed, because the alphabet of 40 tokens
+//! omits too much: see `--top-k 100000 --top-p 1`.
 
 use anyhow::Result;
 use polydraft::coupling::registry::WalkRule;
@@ -18,12 +18,12 @@ use super::table::Table;
 use crate::cut::CutArgs;
 
 const DEPTH: usize = 5;
-/// The draft's temperature, of identical drafts and of the first of two.
+/// Temperature of identical drafts, and of the first of two drafts.
 const DRAFT_TEMPERATURE: f64 = 1.2;
 const TOP_K: CutArgs = CutArgs { top_k: Some(50), top_p: None };
 const TOP_P: CutArgs = CutArgs { top_k: None, top_p: Some(0.5) };
 
-/// Temperatures of the target and of both drafts.
+/// Temperatures of the target, and of both drafts.
 const FIGURE_4: [(f64, f64); 5] = [(0.2, 1.0), (0.4, 1.0), (0.6, 1.0), (0.8, 1.0), (1.0, 1.0)];
 const FIGURE_8: [(f64, f64); 5] = [(1.0, 1.2), (1.0, 1.4), (1.0, 1.6), (1.0, 2.0), (1.0, 2.4)];
 
@@ -37,7 +37,7 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
     truncated(lab)
 }
 
-/// Theorem 2: whether some rule always accepts one of two i.i.d. drafts.
+/// Measures theorem 2: whether some rule always accepts one of two i.i.d. drafts.
 fn enough(lab: &mut Lab) -> Result<()> {
     if lab.is_interrupted() {
         return Ok(());
@@ -59,8 +59,8 @@ fn enough(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// Table 3, whose figures are missing in our text: drafts alike at temperature 1, from few tokens;
-/// and from all, which the paper does not have.
+/// Measures table 3, whose values are missing in our copy of the paper: identical drafts at
+/// temperature 1 from few tokens. Adds drafts from all tokens, which the paper does not have.
 fn truncated(lab: &mut Lab) -> Result<()> {
     if lab.quick {
         return Ok(());
@@ -111,7 +111,7 @@ fn acceptances(lab: &mut Lab) -> Result<()> {
     lab.acceptances(0.13, Table::of_columns("acceptance", title, 4), &nodes)
 }
 
-/// Table 1: drafts of temperatures 1.2 and 2.
+/// Measures table 1: drafts with temperatures 1.2 and 2.
 fn truncation(lab: &mut Lab) -> Result<()> {
     let settings: &[(usize, usize)] = match lab.quick {
         true => &[(10, 5), (40, 5)],
@@ -136,7 +136,7 @@ fn truncation(lab: &mut Lab) -> Result<()> {
     lab.efficiencies(0.1, Table::of_columns("truncation", &title, 3), &[case])
 }
 
-/// Two drafts, the second as hot or hotter.
+/// Measures two drafts; the second one has the same or a higher temperature.
 fn temperatures(lab: &mut Lab) -> Result<()> {
     let hot: &[f64] = if lab.quick { &[1.2, 2.0] } else { &[1.2, 1.4, 1.6, 2.0, 2.4] };
     let two = Draws { scheme: Drafting::Distinct, count: 2 };
@@ -164,7 +164,8 @@ fn temperatures(lab: &mut Lab) -> Result<()> {
     several(lab)
 }
 
-/// Figures 3 and 9: walks with paths of two drafts, the second as hot or hotter, and of three.
+/// Measures figures 3 and 9: walks with one path of each draft, for two drafts (the second one has
+/// the same or a higher temperature) and for three.
 fn several(lab: &mut Lab) -> Result<()> {
     let hot: &[f64] = if lab.quick { &[2.0] } else { &[1.2, 1.6, 2.0, 2.4] };
     let (target, draft) = (lab.at(1.0, TOP_K), lab.at(DRAFT_TEMPERATURE, TOP_K));
@@ -181,7 +182,7 @@ fn several(lab: &mut Lab) -> Result<()> {
         let each: Vec<_> = temperatures.iter().map(|&own| lab.at(own, TOP_K)).collect();
         let case = Case::new(&row, tree, target, &names)?;
         cases.push(Case { draft, each, ..case });
-        // One draft alone, at the first temperature.
+        // A single draft at the first temperature.
         let alone = Case::new(row, PolicyKind::chain(DEPTH), target, &["token"])?;
         cases.push(Case { draft, ..alone });
     }
@@ -189,8 +190,8 @@ fn several(lab: &mut Lab) -> Result<()> {
     lab.efficiencies(0.15, Table::of_columns("several", title, 3), &cases)
 }
 
-/// Figures 4 and 8: two drafts alike, by the target's temperature and by theirs. The temperatures
-/// of figure 4 are missing in our text of the paper.
+/// Measures figures 4 and 8: two identical drafts, by the target's and by the drafts' temperature.
+/// The temperatures of figure 4 are missing in our copy of the paper.
 fn by_target(lab: &mut Lab) -> Result<()> {
     if lab.quick {
         return Ok(());

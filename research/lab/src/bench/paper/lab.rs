@@ -1,5 +1,5 @@
-//! The measurements for the papers' tables: tokens per call of verifiers on the same drafts, and
-//! acceptances at positions of the target's own output.
+//! Measurements for the papers' tables: tokens per call of verifiers on the same drafts, and
+//! acceptance rates at positions of the target's own output.
 
 use std::time::{Duration, Instant};
 
@@ -26,20 +26,21 @@ use crate::bench::solve_time::{self, Column, RowReport, Work};
 use crate::bench::verifiers::{self, Extent, Setting};
 use crate::cut::CutArgs;
 
-/// A row of a table: a tree and sampling settings, and the verifiers that are compared.
+/// A row of a table: tree, sampling settings, and the verifiers to compare.
 pub struct Case {
     pub row: String,
     pub tree: PolicyKind,
     pub target: Sampling,
     pub draft: Sampling,
-    /// The sampling of each draft, where the tree has paths of several; else none.
+    /// Sampling settings of each draft, for trees with paths of several drafts; else empty.
     pub each: Vec<Sampling>,
-    /// Columns: their names, and the verifiers.
+    /// Columns: name and verifier.
     pub verifiers: Vec<(String, VerifierKind)>,
 }
 
 impl Case {
-    /// Verifiers under their own names, draft and target sampled alike.
+    /// Creates a case with verifiers under their own names, and the same sampling for draft and
+    /// target.
     pub fn new(
         row: impl Into<String>,
         tree: PolicyKind,
@@ -53,35 +54,35 @@ impl Case {
     }
 }
 
-/// An acceptance at the nodes of the target's own output.
+/// An acceptance rate to measure at positions of the target's own output.
 #[derive(Clone)]
 pub struct Node {
     pub row: String,
     pub column: String,
-    /// The rule; none for the optimum over all rules.
+    /// Rule; `None` for the optimum over all rules.
     pub rule: Option<WalkRule>,
     pub draws: Draws,
     pub target: Sampling,
-    /// The acceptance of each draft where the draws are distinct, else of all.
+    /// Sampling settings of each draft if drafts are distinct, else of all drafts.
     pub drafts: Vec<Sampling>,
-    /// Whether only the first of two drafts counts, or only the second.
+    /// `Some(0)` counts acceptance of the first of two drafts only, `Some(1)` of the second only.
     pub rank: Option<usize>,
 }
 
-/// `walk:importance` and the rule, with these settings.
+/// Returns the walk and the rule of importance-weighted selection with these settings.
 pub fn importance(truncation: usize, alphabet: Option<usize>) -> (VerifierKind, WalkRule) {
     let settings = importance::Settings { truncation, alphabet, ..Default::default() };
     let rule = WalkRule::from(ReferenceKind::Importance(settings));
     (VerifierKind::Walk(rule.clone()), rule)
 }
 
-/// Models, prompts, and the time limit.
+/// Models, prompts and time limit.
 pub struct Lab {
     pub models: Models,
-    /// How they were loaded.
+    /// Options with which the models were loaded.
     pub options: ModelOptions,
     pub prompts: Vec<Vec<Token>>,
-    /// Whether only the main rows are wanted.
+    /// Whether to measure the main rows only.
     pub quick: bool,
     pub seed: u64,
     time: Duration,
@@ -89,13 +90,13 @@ pub struct Lab {
     bar: ProgressBar,
     begun: Instant,
     tables: Vec<Table>,
-    /// Positions by how the target is sampled there.
+    /// Positions, by sampling settings of the target.
     pairs: Vec<(Sampling, Vec<Pair>)>,
-    /// Sampling settings that replace those of the paper.
+    /// Sampling settings that replace the paper's.
     cut: CutArgs,
 }
 
-/// The results of a laboratory.
+/// Results of all measurements.
 pub struct Done {
     pub target: String,
     pub draft: String,
@@ -136,8 +137,8 @@ impl Lab {
         })
     }
 
-    /// Sampling at a temperature, from the tokens that the paper sampled from, unless the user says
-    /// otherwise.
+    /// Returns the sampling settings at a temperature: the paper's top-k and top-p, unless the user
+    /// sets others.
     pub fn at(&self, temperature: f64, theirs: CutArgs) -> Sampling {
         let CutArgs { top_k, top_p } = self.cut;
         let given = CutArgs { top_k: top_k.or(theirs.top_k), top_p: top_p.or(theirs.top_p) };
@@ -149,7 +150,7 @@ impl Lab {
         self.orderly.is_interrupted()
     }
 
-    /// The end of a table that gets this share of the time.
+    /// Returns the end of a table's time, given its share.
     pub fn end(&self, share: f64) -> Instant {
         Instant::now() + self.time.mul_f64(share)
     }
@@ -159,7 +160,7 @@ impl Lab {
         self.tick();
     }
 
-    /// Shows the time.
+    /// Updates the progress display.
     pub fn tick(&self) -> bool {
         self.bar.set_position(self.begun.elapsed().as_secs().min(self.time.as_secs()));
         !self.is_interrupted()
@@ -172,7 +173,7 @@ impl Lab {
         }
     }
 
-    /// All tables, with the paper's figures beside.
+    /// Returns all tables, with the paper's values added.
     pub fn finish(self, paper: &str) -> Result<Done> {
         self.bar.finish_and_clear();
         let mut tables = self.tables;
@@ -191,7 +192,7 @@ impl Lab {
         })
     }
 
-    /// Tokens per call of all cases, on the same sequences, for this share of the time.
+    /// Measures tokens per call of all cases on the same sequences, for a share of the time.
     pub fn efficiencies(&mut self, share: f64, mut table: Table, cases: &[Case]) -> Result<()> {
         if self.is_interrupted() {
             return Ok(());
@@ -200,7 +201,8 @@ impl Lab {
         let max_tokens = if self.quick { 48 } else { 96 };
         let plan = Extent {
             positions: u32::MAX,
-            // More paths from one pass: differences between numbers of paths have smaller errors.
+            // Several drafts from one pass reduce the error of differences between numbers of
+            // paths.
             drafts: 3,
             every: 4,
             max_tokens,
@@ -218,8 +220,8 @@ impl Lab {
         Ok(())
     }
 
-    /// Distributions of both models at so many positions of output that is sampled so, the same
-    /// for all tables.
+    /// Returns distributions of both models at `count` positions of output with this sampling. All
+    /// tables use the same positions.
     pub fn pairs(&mut self, sampling: Sampling, count: usize) -> Result<&[Pair]> {
         let place = match self.pairs.iter().position(|(own, _)| *own == sampling) {
             Some(place) => place,
@@ -237,7 +239,7 @@ impl Lab {
         Ok(&pairs[..count.min(pairs.len())])
     }
 
-    /// Rows of solvers at the first positions.
+    /// Measures solvers at the first positions.
     pub fn solvers(
         &mut self,
         count: usize,
@@ -252,7 +254,7 @@ impl Lab {
         solve_time::measure(pairs, work, columns, &|_, _| self.tick())
     }
 
-    /// One round of decoding methods, in turn, for this share of the time.
+    /// Times one round of decoding methods in turn, for a share of the time.
     pub fn times(&mut self, share: f64, ways: &mut [Way], max_tokens: u32) -> Result<()> {
         let (end, orderly, first) = (self.end(share), &self.orderly, ways.len());
         let mut outputs = 0;
@@ -265,13 +267,13 @@ impl Lab {
         Ok(())
     }
 
-    /// The table that was stored last.
+    /// Returns the table that was stored last.
     pub fn last(&self) -> Option<&Table> {
         self.tables.last()
     }
 
-    /// Acceptances at positions of the output, for this share of the time; those at one target
-    /// sampling are at the same positions.
+    /// Measures acceptance rates at positions of the output, for a share of the time. Nodes with
+    /// the same target sampling use the same positions.
     pub fn acceptances(&mut self, share: f64, mut table: Table, nodes: &[Node]) -> Result<()> {
         if self.is_interrupted() {
             return Ok(());
@@ -282,8 +284,8 @@ impl Lab {
                 samplings.push(node.target);
             }
         }
-        // As many positions as take about half of the time: a sequence of eight takes some tenth of
-        // a second.
+        // Use about half of the time for finding positions. A sequence of eight takes about a tenth
+        // of a second.
         let each = self.time.as_secs_f64() * share / samplings.len() as f64;
         let count = ((20.0 * each) as usize).clamp(48, if self.quick { 48 } else { 960 });
         let mut series: Vec<Vec<Sample>> = vec![Vec::new(); nodes.len()];
@@ -293,7 +295,7 @@ impl Lab {
             self.note(&table.title);
             let own = self.pairs.iter().find(|(own, _)| own == sampling);
             let pairs = own.map_or(&[][..], |(_, pairs)| &pairs[..count.min(pairs.len())]);
-            // By sequence: positions of one have much in common.
+            // By sequence, because positions of one sequence are correlated.
             for text in pairs.chunk_by(|a, b| a.text == b.text) {
                 for (node, series) in nodes.iter().zip(&mut series) {
                     if node.target != *sampling {
@@ -326,8 +328,8 @@ impl Lab {
     }
 }
 
-/// The tree that cases are parts of, and the part that each is; cases of one such tree, sampled
-/// alike, are evaluated on the same drafts.
+/// Returns the tree whose drafts contain those of the case, and the case's part of it. Cases with
+/// the same tree and sampling are evaluated on the same drafts.
 fn largest_tree(case: &Case, all: &[Case]) -> (PolicyKind, Part) {
     let alike = |other: &&Case| (other.target, other.draft) == (case.target, case.draft);
     let like = all.iter().filter(alike).map(|other| &other.tree);
@@ -342,7 +344,7 @@ fn largest_tree(case: &Case, all: &[Case]) -> (PolicyKind, Part) {
             let part = Part { paths: Some(own.paths), depth: Some(own.depth) };
             (PolicyKind::paths(paths, depth), part)
         }
-        // A tree of levels without the last ones.
+        // A tree of levels without its last levels.
         PolicyKind::Levels(own) => {
             let mut longest = own;
             for other in like {
@@ -369,7 +371,7 @@ pub fn efficiencies(
     goes_on: &dyn Fn() -> bool,
     table: &mut Table,
 ) -> Result<()> {
-    // What is measured on the same drafts, and where each column of each case stands in it.
+    // Settings that share drafts, and for each column of each case its index in them.
     type Drawn = (PolicyKind, Sampling, Sampling, Vec<Sampling>);
     type Own = (Drawn, Vec<(VerifierKind, Part)>);
     let mut owns: Vec<Own> = Vec::new();
@@ -413,8 +415,8 @@ pub fn efficiencies(
     Ok(())
 }
 
-/// The acceptance of a node at a position: by formula, but for rules without one, which draw their
-/// drafts by `seed`.
+/// Returns the acceptance of a node at a position. Rules without a formula estimate it with drafts
+/// drawn by `seed`.
 pub fn acceptance_at(node: &Node, pair: &Pair, seed: u64) -> Result<f64> {
     let target = pair.target(&node.target)?;
     let distributions =
@@ -429,7 +431,7 @@ pub fn acceptance_at(node: &Node, pair: &Pair, seed: u64) -> Result<f64> {
     Ok(if rank == 0 { first } else { all - first })
 }
 
-/// Values that are added up.
+/// Running sum, for a mean.
 #[derive(Debug, Clone, Default)]
 pub struct Sum {
     count: f64,

@@ -1,7 +1,7 @@
-//! Orders that a paper's figures have, and whether ours have them too.
+//! Compares the order of values in a paper with the order of ours.
 //!
-//! Differences of ours are between values of the same sequences, so that what all have in common
-//! does not count in their errors.
+//! Our differences are between values of the same sequences, so that variation which they share does
+//! not contribute to the error.
 
 use polydraft_reference::comparison::{self, Sample};
 
@@ -9,7 +9,7 @@ use super::order::{Compares, Order, Verdict};
 use super::table::{Entry, Table};
 use super::theirs::{Source, Value};
 
-/// The difference of two values of ours; none where they are not values of the same sequences.
+/// Returns the difference of two of our values; `None` if they are not of the same sequences.
 fn difference(a: &Entry, b: &Entry) -> Option<Value> {
     if exact(a) && exact(b) {
         return Some(Value { value: a.ours.value - b.ours.value, error: Some(0.0) });
@@ -36,13 +36,13 @@ fn difference(a: &Entry, b: &Entry) -> Option<Value> {
     Some(Value { value, error: Some(error).filter(|error| error.is_finite()) })
 }
 
-/// Whether a value has no error: a formula's.
+/// Whether a value has no error, because it was computed by a formula.
 fn exact(entry: &Entry) -> bool {
     entry.series.is_empty() && entry.ours.error == Some(0.0)
 }
 
-/// Adds the orders that figures of the sources have in this table, and what ours are less the first
-/// of their rows.
+/// Compares the table with the orders of its sources, and computes the difference of each value to
+/// the first of its row.
 pub fn compare(table: &mut Table) {
     table.orders = orders(table);
     if table.compares == Compares::Nothing {
@@ -67,7 +67,7 @@ fn orders(table: &Table) -> Vec<Order> {
                     Compares::Nothing => false,
                     _ if one.row == other.row => true,
                     Compares::Columns => false,
-                    // The next row that has a figure in this column.
+                    // Compare with the next row that has a value in this column.
                     Compares::Rows => {
                         one.column == other.column
                             && parts(&one.row, &other.row) == 1
@@ -85,7 +85,7 @@ fn orders(table: &Table) -> Vec<Order> {
     orders
 }
 
-/// The orders that the text of a source states, where both are here.
+/// Returns the orders stated in a source's text whose two values are in the table.
 fn claims(table: &Table, source: &Source, index: usize) -> Vec<Order> {
     let claims = source.claims.iter().filter_map(|(row, column, other_row, other)| {
         let (more, less) = (table.entry(row, column)?, table.entry(other_row, other)?);
@@ -94,7 +94,7 @@ fn claims(table: &Table, source: &Source, index: usize) -> Vec<Order> {
     claims.collect()
 }
 
-/// The number of parts in which the names of two rows differ.
+/// Returns the number of components in which the names of two rows differ.
 fn parts(one: &str, other: &str) -> usize {
     one.split(", ").zip(other.split(", ")).filter(|(a, b)| a != b).count()
 }
@@ -102,7 +102,7 @@ fn parts(one: &str, other: &str) -> usize {
 fn order(source: &Source, index: usize, one: &Entry, other: &Entry) -> Option<Order> {
     let value_of = |entry: &Entry| source.figure(&entry.row, &entry.column);
     let (a, b) = (value_of(one)?, value_of(other)?);
-    // Figures within two of their own errors have no order.
+    // Values within two of their standard errors have no order.
     let error = a.error.zip(b.error).map_or(0.0, |(a, b)| a.hypot(b));
     let theirs = a.value - b.value;
     if theirs == 0.0 || theirs.abs() <= 2.0 * error {
@@ -138,7 +138,7 @@ mod tests {
         values.iter().enumerate().map(sample).collect()
     }
 
-    /// Differences cancel what sequences have in common, and are weighted.
+    /// Variation that sequences share cancels in differences, and sequences are weighted.
     #[test]
     fn differences_are_between_the_same_sequences() {
         let mut table = Table::new("efficiency", "", 2);
@@ -157,7 +157,7 @@ mod tests {
         assert!((same.value - 0.25).abs() < 1e-12 && same.error.expect("an error") < 1e-12);
         let other = value_of(2, 0);
         assert!((other.value - 0.5 - 0.1 / 7.0).abs() < 1e-12, "{other:?}");
-        // As for paired values.
+        // Equal to the error of paired values.
         let (_, error) = comparison::mean(&uneven, |sample| {
             let place = uneven.iter().position(|other| other == sample).expect("itself");
             sample.tokens[0] - base[place]
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(Verdict::from_difference(undecided), Verdict::Undecided);
     }
 
-    /// An order stated in words has no number, and values of formulas have no error.
+    /// An order stated in words has no value, and values of formulas have no error.
     #[test]
     fn claims_are_orders() {
         let mut table = Table::new("bernoulli", "", 4);
@@ -191,7 +191,7 @@ mod tests {
         let found: Vec<_> = table.orders.iter().map(|order| order.verdict).collect();
         assert_eq!(found, [Verdict::Reproduced, Verdict::Contradicted]);
         assert!(table.orders.iter().all(|order| order.by() == "its text"));
-        // Estimates without sequences in common are not compared.
+        // Estimates of different sequences are not compared.
         table.entries[1].ours.error = Some(0.1);
         compare(&mut table);
         assert!(table.orders.is_empty());

@@ -21,8 +21,9 @@ pub fn first(problem: &Problem) -> f64 {
     let of_hub = draft.probability(hub);
     let others = || draft.support().filter(|(token, _)| *token != hub);
     let rest: f64 = others().map(|(_, q)| q).sum();
-    // Pairs that begin with another token x, with mass q(x); pairs that begin with the hub, with
-    // mass q(x)·q(hub)/rest, reject x first; the hub then has its part of what is left.
+    // Pairs that begin with another token x, with mass q(x), accept x with p/q. Pairs that begin
+    // with the hub, with mass q(x)·q(hub)/rest, try x first; if x is rejected, the hub gets its
+    // share of the remaining mass.
     let (mut accepted, mut rejected) = (0.0, 0.0);
     for (token, q) in others() {
         let p = target.probability(token);

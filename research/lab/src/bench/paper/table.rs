@@ -1,4 +1,4 @@
-//! Tables of values by row and column, ours and the paper's.
+//! Tables of our values by row and column, next to the paper's.
 
 use std::io::Write;
 
@@ -12,34 +12,34 @@ use super::order::{Compares, Order, Verdict, short};
 use super::theirs::{Source, Value};
 use crate::plot::{Best, Dot, Dots, Panel, WIDTH};
 
-/// Ours at a row and a column, and theirs.
+/// Our value at a row and a column, with the paper's values.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Entry {
     pub row: String,
     pub column: String,
     pub ours: Value,
-    /// Ours less that of the row's first column, where both are of the same sequences.
+    /// Our value minus that of the row's first column, if both were measured on the same sequences.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub less_first: Option<Value>,
-    /// One for each source of the table, where it has one here.
+    /// One value per source of the table; `None` if the source has no value here.
     pub theirs: Vec<Option<Value>>,
-    /// By sequence, where ours is a mean over sequences.
+    /// Values by sequence, if our value is a mean over sequences.
     #[serde(skip)]
     pub series: Vec<Sample>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Table {
-    /// In one word, for files.
+    /// Name for file names, one word.
     pub name: String,
     pub title: String,
     pub decimals: usize,
     pub entries: Vec<Entry>,
-    /// Where theirs come from, on which models.
+    /// Sources of the paper's values, with their models.
     pub theirs: Vec<Source>,
     #[serde(skip)]
     pub compares: Compares,
-    /// The orders of theirs, and what ours say.
+    /// Orders of the paper's values, compared with our differences.
     #[serde(default)]
     pub orders: Vec<Order>,
     /// Notes for readers of the values.
@@ -61,12 +61,12 @@ impl Table {
         }
     }
 
-    /// The table, with columns of a row compared.
+    /// Creates a table in which the columns of a row are compared.
     pub fn of_columns(name: &str, title: &str, decimals: usize) -> Self {
         Self { compares: Compares::Columns, ..Self::new(name, title, decimals) }
     }
 
-    /// The table, with columns of a row compared, and each row with the next.
+    /// Creates a table in which the columns of a row are compared, and each row with the next.
     pub fn of_rows(name: &str, title: &str, decimals: usize) -> Self {
         Self { compares: Compares::Rows, ..Self::new(name, title, decimals) }
     }
@@ -103,12 +103,13 @@ impl Table {
         });
     }
 
-    /// The entry at a row and a column.
+    /// Returns the entry at a row and a column.
     pub fn entry(&self, row: &str, column: &str) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.row == row && entry.column == column)
     }
 
-    /// Puts the figures of `sources` beside ours, those that say nothing of what is here left out.
+    /// Adds the values of `sources` to the entries. Sources without a value or an order for this
+    /// table are dropped.
     pub fn add_sources(&mut self, sources: Vec<Source>) {
         for source in sources {
             let value_of = |entry: &Entry| source.figure(&entry.row, &entry.column);
@@ -136,8 +137,8 @@ impl Table {
         names
     }
 
-    /// Which value of a row is the best: of a solver's times the lowest, of a decode's times and
-    /// shares none.
+    /// Returns the criterion for the best value of a row: the lowest for solve times; none for
+    /// decoding times and shares.
     fn best(&self) -> Best {
         match self.name.as_str() {
             "times" => Best::Lowest,
@@ -146,7 +147,7 @@ impl Table {
         }
     }
 
-    /// Ours as panels, one for each row of the table.
+    /// Returns a chart of our values, one panel per row.
     pub fn chart(&self) -> Dots {
         let (rows, columns) = (self.names(|entry| &entry.row), self.names(|entry| &entry.column));
         let dot = |row: &String, column: &String| {
@@ -220,20 +221,20 @@ impl Table {
         self.print_orders(out)
     }
 
-    /// The sources that have figures here, and not only a text that states orders.
+    /// Returns the sources that have values in this table, rather than only stated orders.
     pub fn figures(&self) -> Vec<usize> {
         let has = |index: &usize| self.entries.iter().any(|entry| entry.theirs[*index].is_some());
         (0..self.theirs.len()).filter(has).collect()
     }
 
-    /// An error, in the table's decimals.
+    /// Formats an error with the table's decimals.
     fn within(&self, value: Value) -> String {
         let decimals = self.decimals;
         let error = value.error.filter(|error| *error > 0.0);
         error.map_or(String::new(), |error| format!(" ± {error:.decimals$}"))
     }
 
-    /// How many orders of theirs ours have, and which ones they do not have.
+    /// Prints how many of the paper's orders we reproduce, and which ones we do not.
     fn print_orders(&self, out: &mut impl Write) -> Result<()> {
         for (index, _) in self.theirs.iter().enumerate() {
             let own = || self.orders.iter().filter(|order| order.source == index);
@@ -253,7 +254,7 @@ impl Table {
             for order in own().filter(|order| order.verdict != Verdict::Reproduced) {
                 let Order { more, less, ours, verdict, .. } = order;
                 let decimals = self.decimals;
-                // What both have in common is said once.
+                // A row or column that both values share is printed once.
                 let (position, more, less) = match more.0 == less.0 {
                     true => (&more.0, &more.1, &less.1),
                     false => (&more.1, &more.0, &less.0),
@@ -272,7 +273,7 @@ impl Table {
     }
 }
 
-/// Returns the letter that marks a source beside the values.
+/// Returns the letter that refers to a source.
 pub fn letter(index: usize) -> char {
     char::from(b'a' + (index % 26) as u8)
 }

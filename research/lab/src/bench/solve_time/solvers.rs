@@ -152,7 +152,7 @@ impl Column {
 
 /// A solver that finds the best rule for a node and emits a token with it.
 pub trait Solves {
-    /// Prepares and emits; only that is timed.
+    /// Prepares and emits; only this is timed.
     fn attempt(
         &mut self,
         problem: Problem,

@@ -14,7 +14,8 @@ pub fn show(report: &Report, plots: &[PathBuf], record: &RecordArgs) -> Result<(
     record.print(report, print)
 }
 
-/// A panel for each tree and sampling setting, a row for each verifier, the best on average first.
+/// Returns a chart with a panel per tree and sampling setting, and a row per verifier, best average
+/// first.
 pub fn chart(report: &Report) -> Dots {
     let rows = sorted(&report.results);
     let panels = report.results.iter().map(|result| Panel {
@@ -50,7 +51,7 @@ pub fn title(result: &Compared) -> String {
     format!("{}, T = {}{cut}", result.tree, result.temperature)
 }
 
-/// The verifiers' names, the best on average first.
+/// Returns the verifiers' names, best average first.
 fn sorted(results: &[Compared]) -> Vec<String> {
     let mut names: Vec<(String, f64, f64)> = Vec::new();
     for row in results.iter().flat_map(|result| &result.verifiers) {
@@ -63,7 +64,8 @@ fn sorted(results: &[Compared]) -> Vec<String> {
     names.into_iter().map(|(name, ..)| name).collect()
 }
 
-/// A verifier's tokens, with the standard error of their difference to the best of the panel.
+/// Returns a verifier's tokens per call, with the standard error of the difference to the panel's
+/// best.
 fn dot(result: &Compared, name: &str) -> Option<Dot> {
     let own = result.verifiers.iter().find(|row| row.verifier == name)?;
     let best =

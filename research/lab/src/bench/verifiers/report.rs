@@ -1,4 +1,4 @@
-//! The results, as a table and as JSON.
+//! Results, as a table and as JSON.
 
 use std::io::Write;
 
@@ -10,50 +10,50 @@ use polydraft_cli::provenance::MadeBy;
 use polydraft_reference::comparison::{self, Part, Sample};
 use serde::{Deserialize, Serialize};
 
-/// A tree, sampling settings, and the verifiers that are compared.
+/// Tree, sampling settings, and the verifiers to compare.
 pub struct Setting {
     pub sampling: Sampling,
-    /// The sampling settings that turn the drafter's output into distributions.
+    /// Sampling settings of the draft.
     pub draft: Sampling,
-    /// Sampling of each draft, if the tree has paths of several drafts.
+    /// Sampling settings of each draft, for trees with paths of several drafts.
     pub each: Vec<Sampling>,
     pub tree: PolicyKind,
     pub verifiers: Vec<VerifierKind>,
-    /// The part of each draft that each verifier evaluates; none where all have a draft of the
-    /// tree.
+    /// Part of the draft that each verifier evaluates; empty if all evaluate the full draft.
     pub parts: Vec<Part>,
-    /// Samples of the sequences so far, shared by all settings that are measured together.
+    /// Results of the sequences so far. Settings that are measured together have the same
+    /// sequences.
     pub samples: Vec<Sample>,
 }
 
-/// The origin of the drafts.
+/// Source of the drafts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Origin {
     pub prompts: usize,
-    /// The number of tokens of each sequence.
+    /// Number of tokens of each sequence.
     pub max_tokens: u32,
-    /// Tokens from one position to the next; none where they are steps.
+    /// Number of tokens between positions; `None` if positions are steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every: Option<u32>,
     pub seed: u64,
-    /// The verifier whose steps the positions are; none where they are anywhere in the target's
-    /// output.
+    /// Verifier whose steps are the positions; `None` if positions are in the target's own output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps_of: Option<String>,
-    /// The traces, if the drafts were read from traces.
+    /// Traces from which drafts were read, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replayed: Option<Traced>,
 }
 
-/// The recorded setting.
+/// Settings of a trace.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Traced {
     pub traces: Vec<String>,
     pub target: String,
     pub draft: String,
-    /// The tree that was drafted.
+    /// Drafted tree.
     pub tree: String,
-    /// The stored probability mass of each distribution, and the largest mass left out of one.
+    /// Stored probability mass of each distribution, and the largest mass that was omitted from
+    /// one.
     pub mass: f64,
     pub left_out: f64,
 }
@@ -64,28 +64,28 @@ pub struct Report {
     made_by: MadeBy,
     #[serde(flatten)]
     pub origin: Origin,
-    /// Whether it was interrupted before all sequences were measured.
+    /// Whether the user interrupted before all sequences were measured.
     interrupted: bool,
     pub results: Vec<Compared>,
 }
 
-/// Verifiers on the same drafts.
+/// Results of verifiers on the same drafts.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Compared {
     pub temperature: f64,
     pub top_p: f64,
-    /// The likeliest tokens that are kept; none where all are.
+    /// Top-k; `None` if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_k: Option<usize>,
     pub tree: String,
-    /// The number of sequences, of positions in all of them, and of drafts at all positions.
+    /// Numbers of sequences, of positions in all of them, and of drafts at all positions.
     #[serde(rename = "texts")]
     pub outputs: usize,
     pub positions: usize,
     drafts: usize,
     pub nodes_per_call: f64,
     pub verifiers: Vec<Row>,
-    /// Differences of all pairs of verifiers, in the order of their names on the command line.
+    /// Differences between all pairs of verifiers, in command-line order.
     pub pairs: Vec<Pair>,
 }
 
@@ -95,9 +95,9 @@ pub struct Row {
     settings: serde_json::Value,
     /// Expected tokens per call of the target.
     pub block_efficiency: f64,
-    /// Its standard error; none if there is only one sequence.
+    /// Standard error; `None` with one sequence.
     pub block_efficiency_error: Option<f64>,
-    /// The difference to the first verifier, on the same drafts.
+    /// Difference to the first verifier, on the same drafts.
     pub difference: f64,
     /// The standard error of the difference.
     pub difference_error: Option<f64>,
@@ -107,7 +107,7 @@ pub struct Row {
 pub struct Pair {
     pub verifier: String,
     pub other: String,
-    /// Tokens per call of `verifier` less those of `other`.
+    /// Tokens per call of `verifier` minus those of `other`.
     pub difference: f64,
     pub error: Option<f64>,
 }
@@ -123,13 +123,13 @@ impl Report {
     }
 }
 
-/// The mean, and its error where there is one.
+/// Returns the mean, and its error if there is one.
 fn mean(samples: &[Sample], value_of: impl Fn(&Sample) -> f64) -> (f64, Option<f64>) {
     let (mean, error) = comparison::mean(samples, value_of);
     (mean, Some(error).filter(|error| error.is_finite()))
 }
 
-/// The results of a setting.
+/// Returns the results of a setting.
 pub fn compared(setting: &Setting) -> Compared {
     let Setting { sampling, tree, verifiers, samples, .. } = setting;
     let rows = verifiers.iter().enumerate().map(|(index, kind)| {
@@ -173,7 +173,7 @@ pub fn compared(setting: &Setting) -> Compared {
     }
 }
 
-/// An error as printed in the table.
+/// Formats an error for the table.
 fn within(error: Option<f64>) -> String {
     error.map_or(String::new(), |error| format!(" ± {error:.4}"))
 }

@@ -8,11 +8,11 @@ use super::*;
 
 const TARGET: [f64; 3] = [0.6, 0.3, 0.1];
 const DRAFT: [f64; 3] = [0.3, 0.3, 0.4];
-/// How sequences are sampled, and the seed.
+/// Sampling settings and seed.
 const HOW: (Sampling, u64) =
     (Sampling { temperature: 1.0, top_k: None, top_p: 1.0, min_p: 0.0 }, 1);
 
-/// A model with one distribution for every context.
+/// A model with the same distribution in every context.
 struct Always(Distribution);
 
 impl ContextDistributions for Always {
@@ -34,7 +34,7 @@ fn probs(probs: [f64; 3]) -> Distribution {
     Distribution::new(probs.to_vec()).expect("a distribution")
 }
 
-/// On tables acceptances are those of the formulas, to the precision of a model's logits.
+/// Acceptance rates on table models equal the formulas, to the precision of a model's logits.
 #[test]
 fn acceptances_are_exact_on_tables() {
     let pairs =
@@ -53,7 +53,7 @@ fn acceptances_are_exact_on_tables() {
     for pair in &pairs {
         let value_of =
             |rule, count| acceptance_at(&node(rule, count), pair, 0).expect("an acceptance");
-        // min(p, q) summed; of two drafts 1 + min over H of p(H) − q(H)².
+        // Σ min(p, q); for two drafts 1 + min over H of p(H) − q(H)².
         assert!(
             (value_of(None, 1) - 0.7).abs() < 1e-6
                 && (value_of(Some("single"), 1) - 0.7).abs() < 1e-6
@@ -76,7 +76,7 @@ fn acceptances_are_exact_on_tables() {
     }
 }
 
-/// The first and the second draft together are the acceptance.
+/// The acceptance rates of the first and the second draft sum to the total.
 #[test]
 fn drafts_add_up() {
     let pair = &distributions::of_models(&mut engine(), &[vec![0]], 1, 8, HOW).expect("a pair")[0];
@@ -98,7 +98,7 @@ fn drafts_add_up() {
     assert!(first > 0.1 && second > 0.1);
 }
 
-/// Tokens per call on tables are what enumeration finds.
+/// Tokens per call on table models equal enumeration.
 #[test]
 fn efficiencies_equal_enumeration() {
     let verifiers = ["nested-priority", "specinfer", "spectr", "traversal", "greedy-block"];
@@ -132,7 +132,7 @@ fn efficiencies_equal_enumeration() {
     }
 }
 
-/// At the steps of a verifier: the same where the distributions do not depend on the context.
+/// At the steps of a verifier the result is the same if distributions do not depend on the context.
 #[test]
 fn steps_of_a_verifier() {
     let tree = PolicyKind::paths(2, 2);
@@ -155,7 +155,7 @@ fn steps_of_a_verifier() {
         verifiers::measure(&plan, &mut engine(), &[vec![0]], &mut settings, &|| true)
             .expect("measured");
         let measured = verifiers::compared(&settings[0]);
-        // As many as asked for, to the end of the round.
+        // At least the requested number of positions, up to the end of the round.
         assert!((2000..2050).contains(&measured.positions), "{}", measured.positions);
         means.push(measured.verifiers.iter().map(|row| row.block_efficiency).collect());
     }
@@ -163,8 +163,8 @@ fn steps_of_a_verifier() {
     assert!(close(&means[0], &means[1]) && close(&means[0], &means[2]), "{means:?}");
 }
 
-/// A call without a draft is a call, of one token and no nodes; one sequence has no error, and its
-/// record can be read.
+/// A call without a draft counts as a call with one token and no nodes. A single sequence has no
+/// error, and its record can be read.
 #[test]
 fn calls_without_a_draft_count() {
     let tree: PolicyKind = "stop-below:1,paths:2,2".parse().expect("a tree");
