@@ -152,7 +152,8 @@ const FAMILIES: usize = 6;
 
 impl Context {
     /// Returns the keys of a cell by family: its size class, its size class at this position, its
-    /// token, its token after the last one, after the last two, and at this very prefix.
+    /// token, its token after the preceding one, after the two preceding ones, and after this exact
+    /// prefix.
     fn keys(&self, odds: &Odds, cell: usize) -> [u64; FAMILIES] {
         let size = odds.size(cell) as u64;
         let token = self.tokens.get(cell).copied().unwrap_or(u64::MAX);
@@ -183,7 +184,7 @@ pub fn combined_hash(numbers: &[u64]) -> u64 {
 const PRIOR_WEIGHTS: [f64; 2] = [5.0, 50.0];
 /// Errors to bet on from the first token, before any observation: the probability moved to the most
 /// probable token (negative: away from it). A wrong acceptance test causes such errors, and
-/// learning them takes twice the tokens.
+/// learning them from observations would take twice as many tokens.
 const SUPPOSED_ERRORS: [f64; 6] = [0.01, -0.01, 0.03, -0.03, 0.1, -0.1];
 const STRATEGIES: usize = FAMILIES * PRIOR_WEIGHTS.len() + SUPPOSED_ERRORS.len();
 /// Maximum number of cells: each but the last has at least `LIKELY`.

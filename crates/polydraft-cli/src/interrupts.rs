@@ -1,14 +1,13 @@
 //! Ctrl-C and SIGTERM: orderly end of running commands, and removal of temporary files.
 //!
 //! The first interrupt asks a command with an [`InterruptGuard`] to end with its results so far.
-//! Without a guard, and at the second interrupt, the program exits at once, with the exit code that
-//! shells use for interrupted programs.
+//! Without a guard, and at the second interrupt, the program exits at once, with [`EXIT_CODE`].
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 
-/// Exit code of an interrupted program: 128 plus the signal's number.
+/// Exit code after Ctrl-C or SIGTERM: 128 + 2, as shells report a program that SIGINT ended.
 pub const EXIT_CODE: u8 = 130;
 
 /// Number of guards.
@@ -48,7 +47,7 @@ impl Drop for InterruptGuard {
 pub struct Temporary(PathBuf);
 
 impl Temporary {
-    /// Creates it and registers its path, atomically with respect to interrupts.
+    /// Creates the file or folder and registers its path, atomically with respect to interrupts.
     ///
     /// # Errors
     /// Fails as `make` does.

@@ -1,8 +1,8 @@
 //! Prefix cache: KV caches of closed sequences, reused by later ones with a common prefix.
 //!
 //! Problem: a conversation's next turn begins with all earlier turns, and many prompts begin with
-//! the same instructions. What a model computes for a token depends only on the tokens before it,
-//! so it can be reused by every sequence with that prefix.
+//! the same instructions. The KV cache of a token depends only on this token and those before it,
+//! so every sequence with the same prefix can reuse it.
 //! Method: a list of closed sequences, the most recently used one last, searched for the longest
 //! common prefix.
 //! 1. A sequence that is a prefix of another one is redundant, and is evicted.
@@ -11,7 +11,7 @@
 //! 3. A state that cannot be truncated (of recurrent models) can only be reused in full, and only
 //!    for a longer sequence: the logits after its last token are not part of it.
 //!
-//! Complexity: a comparison of tokens with each closed sequence; there are few.
+//! Complexity: one comparison of the tokens with each closed sequence, of which there are few.
 
 use polydraft::Token;
 

@@ -34,7 +34,7 @@ enum Fault {
     Certain,
 }
 
-/// A table model that fails once.
+/// A table model with one planted fault.
 struct Flaky {
     inner: TableModel,
     info: ModelInfo,

@@ -47,8 +47,7 @@ pub struct NgramProgress {
     pub learned: u64,
     /// Number of tokens in samples that are being generated.
     pub open_tokens: usize,
-    /// Estimated acceptance rate of drafts from the table in such text: on the last part, before it
-    /// was learned.
+    /// Estimated acceptance rate of drafts from the table, on the last part before it was learned.
     pub accepted: Option<f64>,
 }
 
@@ -149,7 +148,7 @@ fn write(
         },
         batch_size: plan.batch_size,
         tokens: PART_TOKENS.min(usize::try_from(left).unwrap_or(PART_TOKENS)),
-        // Other samples than those learned before.
+        // A seed that no earlier part used, so that its samples differ.
         seed: learned + 1,
     };
     writer::write(loaded, &settings, seen, report)

@@ -61,7 +61,7 @@ impl CostKey {
 
     /// Returns the key of the costs with this verifier, on this machine, with this version.
     fn for_steps(&self, sampling: &Sampling, verifier: &VerifierKind) -> Vec<String> {
-        // Greedy verification is nearly free.
+        // Greedy verification is nearly free, so its costs are stored separately.
         let decides = if sampling.temperature == 0.0 { "decides greedily" } else { "decides" };
         let version = format!("{}, {BUILD}, costs {METHOD_VERSION}", env!("CARGO_PKG_VERSION"));
         let threads = format!("{} threads", threads());

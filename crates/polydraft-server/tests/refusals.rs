@@ -191,7 +191,7 @@ fn accepts_values_without_effect() {
     assert_eq!(server.post("/v1/chat/completions", &named).status, 200);
 }
 
-/// As in OpenAI's interface, whatever the values of the options.
+/// Stream options without a stream are rejected whatever their values, as in OpenAI's interface.
 #[test]
 fn stream_options_need_a_stream() {
     let server = start(NOW, |_| ());
@@ -231,7 +231,7 @@ fn ignores_harmless_parameters_by_name() {
     assert_eq!(code("store", json!(true)), "unsupported_parameter");
 }
 
-/// Rejected before decoding where possible, else when the parser gives up.
+/// Large schemas are rejected before decoding where possible, otherwise when the parser gives up.
 #[test]
 fn rejects_schemas_that_are_too_large() {
     let server = start_byte_tokens();

@@ -85,7 +85,7 @@ fn special_tokens_do_not_change_text_or_spaces() {
         for split in 0..=ids.len() {
             let with = [&ids[..split], &[end, end], &ids[split..]].concat();
             assert_eq!(streamed(&tokenizer, &[], &with).concat(), decoded, "{name}, {split}");
-            // Any number at the end of a prompt.
+            // Any number of special tokens at the end of a prompt has no effect either.
             let prompt = [&ids[..split], &[end; 12]].concat();
             let before = tokenizer.decode(&ids[..split]).unwrap();
             let before = before.trim_end_matches(char::REPLACEMENT_CHARACTER);
@@ -229,7 +229,7 @@ fn rejects_duplicate_ids() {
         words(json!({"a": 0, "b": 1, "c": 1, "d": 1})).vocabulary(2).unwrap_err().to_string();
     assert!(message.contains("tokenizer.json: expected one token for each id, got"), "{message}");
     assert!(message.contains("for id 1"), "{message}");
-    // Also with enough rows.
+    // Duplicate ids are also rejected if there are enough rows.
     assert!(words(json!({"a": 0, "b": 1, "c": 1})).vocabulary(4).is_err());
     assert_eq!(words(json!({"a": 0, "b": 1})).vocabulary(2).unwrap().size(), 2);
 }
@@ -261,7 +261,7 @@ fn vocabulary_omits_added_tokens_without_row() {
     );
 }
 
-/// As transformers' classes of Llama's tokenizers.
+/// The settings apply to the same tokenizer classes as in transformers.
 #[test]
 fn settings_add_begin_and_end_tokens() {
     let directory = tempfile::tempdir().unwrap();
@@ -293,7 +293,7 @@ fn settings_add_begin_and_end_tokens() {
         json!({"tokenizer_class": "LlamaTokenizer", "bos_token": "<b>", "add_bos_token": true});
     let message = encoded(&file, missing).unwrap_err();
     assert!(message.contains("expected the bos_token of tokenizer_config.json"), "{message}");
-    // No second one is added if the tokenizer adds one itself.
+    // No second begin token is added if `tokenizer.json` adds one itself.
     file["post_processor"] = json!({
         "type": "TemplateProcessing", "pair": [],
         "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A",
@@ -303,8 +303,8 @@ fn settings_add_begin_and_end_tokens() {
     assert_eq!(encoded(&file, with_class("LlamaTokenizerFast", &yes, &no)), Ok(vec![2, 1, 0]));
 }
 
-/// The regular expressions that split a text give up after that many, and would leave the rest as
-/// one piece.
+/// The regular expressions that split a text give up after a million white-space characters in a
+/// row, and would leave the rest as one piece.
 #[test]
 fn rejects_endless_white_space() {
     let tokenizer = fixture("byte-level");

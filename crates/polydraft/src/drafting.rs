@@ -41,7 +41,7 @@ impl Drafting {
     pub const ALL: [Self; 6] =
         [Self::Iid, Self::WithoutReplacement, Self::Greedy, Self::Hub, Self::Distinct, Self::TopK];
 
-    /// The schemes whose single draft is a draw from its distribution.
+    /// The schemes that, for a single draft, draw it from its distribution.
     pub const DRAWN: [Self; 5] =
         [Self::Iid, Self::WithoutReplacement, Self::Greedy, Self::Hub, Self::Distinct];
 

@@ -8,7 +8,7 @@ use polydraft::coupling::registry::RuleRegistry;
 use polydraft::{Drafting, VerifierKind};
 use polydraft_runtime::{SpeculationOptions, TreeName};
 
-/// How drafts are made and verified.
+/// Options for the verifier and the draft tree.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Speculation")]
 pub struct SpeculationArgs {
@@ -16,8 +16,8 @@ pub struct SpeculationArgs {
     ///
     /// For one path: token, block. For several: nested-priority (the best), greedy-block,
     /// traversal, priority-block, spectr, specinfer, or walk:RULE with any rule of 'polydraft
-    /// list'. 'invariant' gives the same output for a seed with every draft and tree, at some loss
-    /// of acceptance. 'none' decodes without speculation.
+    /// list'. With 'invariant' the output for a seed is the same for every draft and tree, at some
+    /// loss of acceptance. 'none' decodes without speculation.
     #[arg(
         long,
         value_name = "NAME",
@@ -47,8 +47,8 @@ pub struct SpeculationArgs {
     depth: Option<u32>,
     /// Shape of the draft tree: auto, paths:K,L, 3,2,1, ... ('polydraft list').
     ///
-    /// 'auto' drafts one path; before each step and at each token it goes on for as long as that
-    /// gives the most tokens per second, and decodes without a draft where that is faster. 'auto:L'
+    /// 'auto' drafts one path, whose length it chooses before each step and at each token for the
+    /// most tokens per second; where drafting does not pay, it decodes without a draft. 'auto:L'
     /// drafts at most L tokens. 'paths:K,L' draws K paths of L tokens, 'delayed:L1,K,L2' one path
     /// of L1 tokens and K of L2 from its end. '3,2,1' gives the number of draws at each node of a
     /// level, 'binary' or '3-ary' the same number at every node; 'budget:2,1.5' draws until that
@@ -58,8 +58,8 @@ pub struct SpeculationArgs {
     tree: Option<TreeName>,
     /// End a path where its expected acceptance falls below P (0 to 1).
     ///
-    /// The expected acceptance of a path is the product of those of its tokens, which are estimated
-    /// from the draft's confidence. The tree gives the maximum.
+    /// The expected acceptance of a path is the product of the expected acceptances of its tokens,
+    /// which are estimated from the draft's confidence. --tree sets the maximum length.
     #[arg(hide_short_help = true, long, value_name = "P")]
     stop_below: Option<f64>,
     /// How tokens are drawn at a node of --tree: iid, without-replacement, greedy, hub or top-k.

@@ -96,11 +96,11 @@ fn downloads_model_once_and_finds_it_offline() {
     for unread in [".bin", "README", "consolidated", "onnx"] {
         assert!(!requests.iter().any(|r| r.contains(unread)), "{unread}: {requests:?}");
     }
-    // Same output as with the directory.
+    // The output is the same as with a local directory.
     let folder = fixture("qwen3");
     assert_eq!(first.stdout, run(&hub, &cache, &generate(folder.to_str().unwrap())).stdout);
 
-    // Layout of the hub's own tools, so that both share downloads.
+    // The layout is that of the hub's own tools, so that both share downloads.
     let repository = cache.path().join("hub/models--org--tiny");
     assert_eq!(std::fs::read_to_string(repository.join("refs/main")).unwrap(), COMMIT);
     let weights = repository.join("snapshots").join(COMMIT).join("model.safetensors");
@@ -113,7 +113,7 @@ fn downloads_model_once_and_finds_it_offline() {
 
     assert_eq!(succeeds(&hub, &cache, &offline).stdout, first.stdout);
     assert!(hub.requests().is_empty());
-    // Also by commit, and for other commands.
+    // The model is also found by commit, and by other commands.
     let id = format!("org/tiny@{COMMIT}");
     let inspected = succeeds(&hub, &cache, &["inspect", &id, "org/tiny", "--offline"]);
     assert!(String::from_utf8_lossy(&inspected.stdout).contains("it can draft"));
@@ -132,7 +132,7 @@ fn downloads_model_once_and_finds_it_offline() {
 #[test]
 fn resumes_interrupted_download() {
     let (hub, cache) = hub();
-    // A single interruption does not fail the download.
+    // Three interruptions of one file do not fail the download.
     hub.lock().broken = Some(("model.safetensors".to_owned(), 3));
     succeeds(&hub, &cache, &["inspect", "org/tiny"]);
     let all = hub.lock().files["model.safetensors"].len();

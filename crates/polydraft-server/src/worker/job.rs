@@ -26,7 +26,7 @@ pub struct RequestParams {
     pub penalties: Penalties,
     /// The only tokens to sample, if limited.
     pub allowed: Option<AllowedTokens>,
-    /// Minimum tokens of an output: no end before.
+    /// Minimum number of tokens of an output; before, no end token is possible.
     pub min_tokens: usize,
     /// Grammar of the outputs, if any.
     pub grammar: Option<Grammar>,
@@ -34,8 +34,8 @@ pub struct RequestParams {
     pub speculation: Option<BuiltSpeculation>,
     /// Limits that end a sequence.
     pub limits: Limits,
-    /// Seed of all random decisions. Each sequence draws from its own stream of it, independent of
-    /// other work.
+    /// Seed of all random decisions. Each sequence draws from its own random stream of this seed,
+    /// independent of other requests.
     pub seed: u64,
     /// Whether the client gave the seed: then the output must not depend on other requests in the
     /// batch, bit for bit.

@@ -1,4 +1,4 @@
-//! Tokens around a prompt that the settings request and `tokenizer.json` lacks.
+//! Begin and end tokens that `tokenizer_config.json` requests but `tokenizer.json` does not add.
 
 use serde_json::Value;
 use tokenizers::processors::template::{SpecialToken, TemplateProcessing};

@@ -62,8 +62,8 @@ const MIN_PLAIN_STEPS: u64 = 4;
 /// Minimum number of steps of both kinds for a correction: on a virtual machine the time of one
 /// step deviates by a sixth, the ratio over this many steps by 0.024.
 const MIN_STEPS: u64 = 100;
-/// Relative error of drafted steps that is not corrected: less is noise, and a seed should give the
-/// same output as long as costs are not wrong.
+/// Relative error of drafted steps that is not corrected: smaller errors are noise, and a seed
+/// should give the same output as long as costs are not wrong.
 const TOLERANCE: f64 = 0.05;
 
 impl MeasuredTimes {

@@ -4,8 +4,8 @@
 //! every chain of the tree in turn what block verification gains on a single chain.
 //! Source: Weng et al. 2025, "Traversal Verification for Speculative Tree Decoding", algorithm 2;
 //! `docs/papers.md`.
-//! Complexity: one pass over the support for each node that is tried and rejected; at most the
-//! number of distinct nodes.
+//! Complexity: one pass over the support for each node that is tried and rejected, at most once for
+//! each distinct node.
 //! Deviations: (1) for the residual after rejections see `residual`; (2) independent draws with
 //! repeats merged: given the first child and the number of draws that share it, the rest are
 //! independent draws from q without that token, so distinct children in the order of their first

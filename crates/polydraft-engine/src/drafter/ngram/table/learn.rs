@@ -16,9 +16,10 @@ use crate::{Result, Vocabulary};
 /// everywhere.
 const MAX_FOLLOWERS: usize = 48;
 const MAX_FOLLOWERS_OF_EMPTY: usize = 128;
-/// Maximum number of contexts of all lengths: some 400 MB, of a million tokens or more.
+/// Maximum number of contexts of all lengths: about 400 MB, reached after a million tokens or more.
 const MAX_CONTEXTS: usize = 3_000_000;
-/// Share of its visits below which a follower is left to the shorter context.
+/// Minimum share of a stored follower in the visits to its context. Others are predicted by the
+/// shorter context.
 const MIN_SHARE: f64 = 0.005;
 
 /// A table that is being learned.
@@ -59,7 +60,7 @@ impl Visited {
     fn largest(&self, least: f64, most: usize) -> Vec<(Token, f32)> {
         let mut largest = self.followers.clone();
         largest.retain(|(_, sum)| f64::from(*sum) >= least);
-        // Of equal followers the first.
+        // The sort is stable: of equal followers the first remain.
         largest.sort_by_key(|(_, sum)| Reverse(sum.to_bits()));
         largest.truncate(most);
         largest.sort_unstable_by_key(|(token, _)| *token);
