@@ -36,8 +36,8 @@ use polydraft::VerifierKind;
 
 pub use hands::{Dealt, Part};
 
-/// The verifiers of `all` that are exact for trees of this form, each once. Single-path verifiers
-/// run on each of several paths.
+/// Returns the verifiers of `all` that are exact for trees of this form, without duplicates.
+/// Single-path verifiers run on each of several paths.
 ///
 /// # Errors
 /// Settings out of range.
@@ -51,27 +51,27 @@ pub fn exact_for(all: &[VerifierKind], form: &Form) -> Result<Vec<VerifierKind>>
     Ok(exact)
 }
 
-/// Verifiers that evaluate the drafts of one sequence, one draft after the other.
+/// Compares verifiers on the drafts of one sequence.
 pub struct Comparison {
-    /// Each with the parts of the drafts that it evaluates.
+    /// Verifiers, each with the part of a draft that it evaluates.
     subjects: Vec<(Part, Subject)>,
-    /// These parts, each once.
+    /// Distinct parts.
     parts: Vec<Part>,
-    /// The rng that subsamples.
+    /// Random generator for subsampling.
     random: ChaCha12Rng,
     positions: usize,
-    /// The positions at which nothing was drafted.
+    /// Number of positions at which nothing was drafted.
     without: usize,
-    /// The number of drafts at the other positions, and of drafted tokens at all positions.
+    /// Number of drafts at the other positions, and number of drafted tokens at all positions.
     drafts: usize,
     nodes: usize,
-    /// The sum over positions of the expected tokens of each verifier.
+    /// Sum of each verifier's expected tokens over positions.
     tokens: Vec<f64>,
 }
 
 impl Comparison {
-    /// Compares verifiers on trees of this form, or on subsamples of so many `paths` of such a
-    /// tree. The rng of `seed` draws the subsamples.
+    /// Creates a comparison on trees of this form, or on subsamples of `paths` paths. `seed`
+    /// determines the subsamples.
     ///
     /// # Errors
     /// A verifier that is not exact for these drafts; settings out of range.
@@ -86,7 +86,10 @@ impl Comparison {
         Self::of_parts(&all, form, seed)
     }
 
-    /// Compares verifiers on parts of trees of this form, each verifier on parts of its own.
+    /// Creates a comparison in which each verifier evaluates its own part of the trees.
+    ///
+    /// # Errors
+    /// The errors of [`new`](Self::new).
     ///
     /// # Errors
     /// As for [`new`](Self::new).
@@ -104,7 +107,7 @@ impl Comparison {
             Ok((Part { paths, ..*part }, subject))
         };
         let subjects = verifiers.iter().map(subject).collect::<Result<Vec<_>>>()?;
-        // The first part is the one that is counted: the one with the most paths.
+        // The part with the most paths comes first; its drafts are counted.
         let mut parts: Vec<Part> = Vec::new();
         for (part, _) in &subjects {
             if !parts.contains(part) {
@@ -116,8 +119,7 @@ impl Comparison {
         Ok(Self { subjects, parts, random, positions: 0, without: 0, drafts: 0, nodes: 0, tokens })
     }
 
-    /// Adds the expected tokens of each verifier for this draft; one token where nothing was
-    /// drafted.
+    /// Adds the expected tokens of each verifier for this draft; one token if nothing was drafted.
     ///
     /// # Errors
     /// Errors of the verifiers.
@@ -157,11 +159,11 @@ impl Comparison {
         Ok(())
     }
 
-    /// The results for the sequence after the prompt of this number; none if no position was
+    /// Returns the results for the sequence after prompt number `prompt`; `None` if no position was
     /// evaluated.
     pub fn sample(&self, prompt: usize) -> Option<Sample> {
         let Self { positions, without, nodes, .. } = *self;
-        // Where nothing was drafted there are as many empty drafts as drafts elsewhere.
+        // Positions without a draft count as many empty drafts as other positions have drafts.
         let drafts = match positions - without {
             0 => positions,
             with => self.drafts + self.drafts * without / with,
@@ -171,9 +173,9 @@ impl Comparison {
     }
 }
 
-/// The expected tokens of a verifier for a draft that was made for a comparison: on one subsample
-/// of so many `paths`, drawn by `random`, where the draft has the paths of several; on one path for
-/// a single-path verifier.
+/// Lets a verifier decide on a draft that was made for a comparison, and returns its expected
+/// tokens. If `paths` is given, it runs on one subsample of that many paths, drawn with `random`; a
+/// single-path verifier runs on one path.
 ///
 /// # Errors
 /// Errors of the verifier.
@@ -201,7 +203,7 @@ pub fn decide(
     Ok(outcome)
 }
 
-/// The results for one sequence.
+/// Results for one sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
     /// The number of its prompt.
@@ -212,20 +214,20 @@ pub struct Sample {
     pub drafts: usize,
     /// The number of drafted tokens at all positions.
     pub nodes: usize,
-    /// The mean over the positions of each verifier's expected tokens.
+    /// Mean over positions of each verifier's expected tokens.
     pub tokens: Vec<f64>,
 }
 
-/// The mean over all positions of `of` of each sequence, weighted by its number of positions, and
-/// the standard error over other sequences after the same prompts. Where a prompt has only one
-/// sequence, the error is over all sequences alike. One sequence has no such error: it is not a
-/// number.
+/// Returns the mean of `value_of` over sequences, weighted by their numbers of positions, and its
+/// standard error over repetitions with other sequences after the same prompts. If a prompt has
+/// only one sequence, the variance between prompts is included. With a single sequence the error is
+/// NaN.
 pub fn mean(samples: &[Sample], value_of: impl Fn(&Sample) -> f64) -> (f64, f64) {
     let positions: f64 = samples.iter().map(|sample| sample.positions as f64).sum();
     let mean = samples.iter().map(|sample| sample.positions as f64 * value_of(sample)).sum::<f64>()
         / positions;
-    // The number of positions of a sequence is random too: it adds to the error how far all of them
-    // together are off.
+    // The error is that of a ratio of sums, because the number of positions of a sequence is random
+    // too.
     let off =
         |sample: &Sample| (sample.prompt, sample.positions as f64 * (value_of(sample) - mean));
     let mut off: Vec<(usize, f64)> = samples.iter().map(off).collect();
@@ -238,7 +240,7 @@ pub fn mean(samples: &[Sample], value_of: impl Fn(&Sample) -> f64) -> (f64, f64)
     (mean, squares.sqrt() / positions)
 }
 
-/// The variance of the sum of so many values.
+/// Returns the estimated variance of the sum of the values.
 fn spread(values: &[(usize, f64)]) -> f64 {
     let count = values.len() as f64;
     let sum: f64 = values.iter().map(|(_, value)| value).sum();
@@ -261,19 +263,19 @@ mod tests {
             nodes: 1,
             tokens: vec![value],
         };
-        // Prompts differ by 10, sequences of one prompt by 1 and 3.
+        // Prompts differ by 10, sequences of the same prompt by 1 and 3.
         let samples = [sample(0, 1.0), sample(0, 2.0), sample(1, 11.0), sample(1, 14.0)];
         let (value, error) = mean(&samples, |sample| sample.tokens[0]);
         assert_eq!(value, 7.0);
         // Var = (2·(0.5² + 0.5²) + 2·(1.5² + 1.5²))/4².
         assert!((error - (10.0_f64 / 16.0).sqrt()).abs() < 1e-12, "{error}");
-        // One sequence each: over prompts.
+        // One sequence each: the error is over prompts.
         let (_, error) = mean(&[samples[0].clone(), samples[2].clone()], |sample| sample.tokens[0]);
         assert!((error - 5.0).abs() < 1e-12, "{error}");
     }
 
-    /// A sequence of many calls counts for more than one of few, and the error is that of the ratio
-    /// of sums.
+    /// Sequences are weighted by their numbers of calls, and the error is that of the ratio of
+    /// sums.
     #[test]
     fn weighs_outputs_by_their_positions() {
         let sample = |positions, value| Sample {
@@ -283,16 +285,16 @@ mod tests {
             nodes: 1,
             tokens: vec![value],
         };
-        // 12 tokens each, in 4 calls and in 6: 24 tokens of 10 calls.
+        // 12 tokens each, in 4 and in 6 calls: 24 tokens in 10 calls.
         let samples = [sample(4, 3.0), sample(6, 2.0)];
         let (value, error) = mean(&samples, |sample| sample.tokens[0]);
         assert!((value - 2.4).abs() < 1e-12, "{value}");
-        // Off by 4·0.6 and 6·(-0.4): (2·(2.4² + 2.4²))^½/10.
+        // Deviations 4·0.6 and 6·(−0.4): (2·(2.4² + 2.4²))^½/10.
         assert!((error - 23.04_f64.sqrt() / 10.0).abs() < 1e-12, "{error}");
         assert!(mean(&samples[..1], |sample| sample.tokens[0]).1.is_nan());
     }
 
-    /// Where nothing is drafted one token is emitted, and equal paths count as several.
+    /// If nothing is drafted, one token is emitted. Equal paths count several times.
     #[test]
     fn every_draft_counts_and_none_does_too() {
         let probs = |tokens: [f64; 2]| Distribution::new(tokens.to_vec()).expect("a distribution");

@@ -1,12 +1,12 @@
-//! Maximum flow, minimum cut.
+//! Maximum flow and minimum cut.
 //!
 //! Problem: the largest flow from a source to a sink, and a cut of that size.
 //! Source: Dinic 1970: blocking flows in level graphs.
-//! Complexity: O(nodes²·edges) at worst; on the bipartite networks here a few phases, each about
-//! linear in the edges.
+//! Complexity: O(nodes²·edges) in the worst case; on the bipartite networks here, a few phases that
+//! are about linear in the edges.
 //! Deviations: (1) capacities are floating-point numbers. A path is filled by exactly its smallest
-//! residue, which leaves exactly 0 there, so no edge stays open by rounding, and each phase ends;
-//! phases end because distances grow; (2) depth-first search without recursion.
+//! residue, which leaves exactly 0, so rounding keeps no edge open and each phase ends. The number
+//! of phases is finite because distances grow; (2) depth-first search without recursion.
 
 use crate::program::Deadline;
 use polydraft::Result;
@@ -20,29 +20,28 @@ pub(crate) struct Network {
     residue: Vec<f64>,
 }
 
-/// A node that the source does not reach.
+/// Level of nodes that the source does not reach.
 const UNREACHED: u32 = u32::MAX;
 
 impl Network {
-    /// `nodes` nodes without edges; room for `edges`.
+    /// Creates a network without edges, with capacity for `edges` edges.
     pub fn new(nodes: usize, edges: usize) -> Self {
         Self { nodes, to: Vec::with_capacity(2 * edges), residue: Vec::with_capacity(2 * edges) }
     }
 
-    /// Adds an edge, with a capacity backwards too, and returns its number.
+    /// Adds an edge with a capacity in each direction, and returns its index.
     pub fn edge(&mut self, from: usize, to: usize, capacity: f64, backwards: f64) -> usize {
         self.to.extend([to as u32, from as u32]);
         self.residue.extend([capacity, backwards]);
         self.to.len() - 2
     }
 
-    /// The flow through an edge that has no capacity backwards.
+    /// Returns the flow through an edge without backward capacity.
     pub fn flow(&self, edge: usize) -> f64 {
         self.residue[edge + 1]
     }
 
-    /// Fills the network as far as it goes. Returns which nodes are on the source's side of a
-    /// minimum cut.
+    /// Computes a maximum flow. Returns which nodes are on the source's side of a minimum cut.
     pub fn fill(
         &mut self,
         source: usize,
@@ -104,7 +103,7 @@ impl Network {
                     path.push(edge);
                     node = self.to[edge as usize] as usize;
                 } else if let Some(edge) = path.pop() {
-                    // A dead end: this edge is of no more use in this phase.
+                    // A dead end: the edge is not used again in this phase.
                     node = self.to[edge as usize ^ 1] as usize;
                     next[node] += 1;
                 } else {
@@ -117,7 +116,7 @@ impl Network {
         }
     }
 
-    /// Fills a path by its smallest residue, and goes back to before the first edge that is full.
+    /// Fills a path by its smallest residue, and shortens it to end before the first full edge.
     fn augment(&mut self, path: &mut Vec<u32>) -> usize {
         let amount =
             path.iter().map(|edge| self.residue[*edge as usize]).fold(f64::INFINITY, f64::min);
@@ -135,7 +134,7 @@ impl Network {
         node
     }
 
-    /// The edges that leave each node: `edges[starts[node]..starts[node + 1]]`.
+    /// Returns the edges that leave each node: `edges[starts[node]..starts[node + 1]]`.
     fn leaving(&self) -> (Vec<u32>, Vec<u32>) {
         let mut starts = vec![0_u32; self.nodes + 1];
         let from = |edge: usize| self.to[edge ^ 1] as usize;
@@ -158,7 +157,7 @@ impl Network {
 mod tests {
     use super::*;
 
-    /// The least capacity of all cuts of a random network, against the flow.
+    /// Compares the minimum cut of a random network, by enumeration, with the flow.
     #[test]
     fn maximum_flow_equals_minimum_cut() {
         use rand::{Rng, SeedableRng};
@@ -169,7 +168,7 @@ mod tests {
             for from in 0..nodes {
                 for to in (0..nodes).filter(|to| *to != from) {
                     let random = rng.next_u32();
-                    // Ties, zeros and capacities of very different size.
+                    // Ties, zeros and capacities of very different sizes.
                     let size = [1.0, 0.5, 1e-9, f64::from(random) / 4e9][random as usize % 4];
                     if rng.next_u32() % 3 > 0 {
                         edges.push((from, to, size));

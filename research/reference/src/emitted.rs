@@ -1,15 +1,16 @@
 //! The distribution of a rule's emitted token over all drafts, by enumeration.
 //!
-//! Problem: the distribution of the emitted token and the acceptance of a rule's implementation;
-//! every random decision of drafting and rule is followed to its end.
-//! Source: ours. Complexity: every tuple times every series of decisions.
+//! Problem: compute the distribution of the emitted token and the acceptance from the rule's
+//! implementation.
+//! Method: enumerate every random decision of drafting and of the rule. Source: ours.
+//! Complexity: number of tuples times number of decision sequences.
 
 use polydraft::coupling::{Rule, couple};
 use polydraft::{Error, Problem, Result, enumerate};
 
 use crate::sets::how_many;
 
-/// The result of an enumeration.
+/// Result of an enumeration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Emitted {
     /// The distribution of the emitted token, shape `[vocabulary]`.
@@ -18,10 +19,13 @@ pub struct Emitted {
     pub acceptance: f64,
 }
 
-/// The largest number of tuples that are enumerated.
+/// Maximum number of enumerated tuples.
 const TUPLES: f64 = 100_000.0;
 
 /// Enumerates a rule on a problem.
+///
+/// # Errors
+/// More than 100,000 tuples; a problem that the rule does not support.
 ///
 /// # Errors
 /// More than 100,000 tuples, or the rule refuses the problem.
@@ -46,7 +50,7 @@ pub fn emitted(rule: &mut dyn Rule, problem: Problem) -> Result<Emitted> {
 }
 
 impl Emitted {
-    /// Σ |emitted − target|.
+    /// Returns Σ |emitted − target|.
     pub fn deviation(&self, problem: &Problem) -> f64 {
         (0..)
             .zip(&self.probs)

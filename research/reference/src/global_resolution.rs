@@ -1,13 +1,14 @@
 //! Global Resolution: optimal transport for i.i.d. drafts by small convex problems.
 //!
-//! Problem: as for [`crate::slackness`]: H* splits the tuples into an inner and an outer system,
-//! and the system that holds the drawn tuple has to be solved.
-//! Source: Thomas and Pal 2025 (Global Resolution), algorithm 1, sections 5.1 and 6, appendix K. H*
-//! by sorting; what each token outside H* is accepted with, p', by consecutive differences of
-//! running minima of ψ; then the potentials of a truncated convex problem (`system`), by L-BFGS
-//! (`lbfgs`). Given a tuple its tokens are accepted in proportion to e^potential.
-//! Complexity: a sort of the vocabulary; Σ C(|T|, j), j ≤ n, terms an evaluation, T at most 50
-//! tokens large.
+//! Problem: as in [`crate::slackness`], H* splits the tuples into an inner and an outer system, and
+//! the system of the drawn tuple must be solved.
+//! Source: Thomas and Pal 2025 (Global Resolution), algorithm 1, sections 5.1 and 6, appendix K.
+//! First, H* by sorting. Then p', the acceptance of each token outside H*, by consecutive
+//! differences of running minima of ψ. Then the potentials of a truncated convex problem
+//! (`system`), by L-BFGS (`lbfgs`). Given a tuple, its tokens are accepted in proportion to
+//! e^potential.
+//! Complexity: a sort of the vocabulary; Σ C(|T|, j), j ≤ n, terms per evaluation, where T has at
+//! most 50 tokens.
 //! Deviations: (1) `mode: repaired` (ours, and the default): the truncated softmax only *selects* a
 //! draft, and single-draft speculative sampling against the distribution m of that selection
 //! decides, so the emitted distribution is exact. To know m, a tuple with tokens outside of T
@@ -42,7 +43,7 @@ use serde::{Deserialize, Serialize};
 use crate::program::check_seconds;
 use crate::transport::Choice;
 
-/// The use of the truncated solution.
+/// Use of the truncated solution.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
@@ -50,30 +51,31 @@ pub enum Mode {
     /// where there is no solution, `priority` takes over.
     #[default]
     Repaired,
-    /// The solution is the emitted distribution, off by some τ; where there is none, an error.
+    /// The solution determines the emitted distribution, whose error is a small multiple of τ.
+    /// Without a solution, an error.
     Published,
-    /// As published, in a walk (appendix R): only the system that holds the drafts is solved, and
-    /// where it has no solution the token is drawn from the target. These draws are counted as
-    /// fallbacks. The distribution is off by more than some τ where one system has a solution and
-    /// the other has none: a draw from the target is right for all tuples or for none of them.
+    /// The published walk (appendix R): only the system of the drafts is solved. If it has no
+    /// solution, the token is drawn from the target, which is counted as a fallback. If one system
+    /// has a solution and the other has none, the error exceeds a small multiple of τ: draws from
+    /// the target are exact only for all tuples or for none.
     PublishedWalk,
 }
 
-/// Settings of the rule; the limits are the paper's.
+/// Settings of the rule; the default limits are the paper's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Error threshold, above 0 and below 1: the probability of the tuples left out, and a fifth of
-    /// the gradient's L1 norm that is good enough. Default 1e-3.
+    /// Error threshold τ, above 0 and below 1: maximum probability of omitted tuples, and a fifth
+    /// of the gradient's L1 norm at which L-BFGS stops. Default 1e-3.
     pub tau: f64,
     /// Repaired or published. Default: repaired.
     pub mode: Mode,
-    /// Most tokens in a truncated problem for 1, 2, .. drafts; the last one also for more. Default
-    /// 50, 50, 20, 10, 10.
+    /// Maximum number of tokens in a truncated problem for 1, 2, .. drafts; the last entry also
+    /// applies to more drafts. Default 50, 50, 20, 10, 10.
     pub limits: Vec<usize>,
-    /// Most iterations of L-BFGS. Default 25.
+    /// Maximum number of iterations of L-BFGS. Default 25.
     pub iterations: usize,
-    /// Longest time for a system, in seconds. Default 60.
+    /// Time limit per system in seconds. Default 60.
     pub seconds: f64,
 }
 
@@ -103,7 +105,7 @@ impl RuleSettings for Settings {
 }
 
 impl Settings {
-    /// The algorithm itself, without repair or fallback.
+    /// Returns the algorithm itself, without repair or fallback.
     ///
     /// # Errors
     /// A setting out of range.
@@ -126,13 +128,13 @@ impl Settings {
         Ok(Resolver::new(self.clone()))
     }
 
-    /// The paper's bound on the error of the emitted distribution as published, in L1: 15τ (see
-    /// above for a caveat).
+    /// Returns the paper's bound on the L1 error of the emitted distribution as published: 15τ (see
+    /// the caveat above).
     pub fn deviation_bound(&self) -> f64 {
         15.0 * self.tau
     }
 
-    /// The paper's bound on the error of the acceptance: 10τ.
+    /// Returns the paper's bound on the error of the acceptance: 10τ.
     pub fn acceptance_bound(&self) -> f64 {
         10.0 * self.tau
     }
@@ -147,7 +149,7 @@ struct GlobalResolution {
     mode: Mode,
     priority: Box<dyn Rule>,
     naive: Box<dyn Rule>,
-    /// Why another rule took over at this node, or for these drafts.
+    /// Reason why a fallback rule was used at this node, or for these drafts.
     fallback: Option<Fallback>,
     fallbacks: u64,
 }
@@ -159,7 +161,7 @@ impl GlobalResolution {
         self.fallback = Some(Fallback { rule, reason, count });
     }
 
-    /// As published: what these drafts do, if the system that holds them has a solution.
+    /// Returns the decision for these drafts as published, if their system has a solution.
     fn choice(&mut self, drafts: &[Token]) -> Option<Choice> {
         if self.mode == Mode::PublishedWalk {
             self.fallback = None;
@@ -247,5 +249,5 @@ impl Rule for GlobalResolution {
     }
 }
 
-/// The name that users type.
+/// Name of the rule on the command line.
 pub(crate) const NAME: &str = "global-resolution";

@@ -6,15 +6,15 @@
 //! two distinct drafts a submodular quadratic function of binary variables, hence (Kolmogorov and
 //! Zabih 2004) a minimum cut.
 //! Complexity: all 2^k subsets of k drafted tokens; a cut of k² edges; a sort.
-//! Deviations: (1) all subsets are valued together: Pr(all drafts lie in H) is a sum over subsets
-//! of H of the probabilities of token sets.
+//! Deviations: (1) all subsets are evaluated together: Pr(all drafts lie in H) is a sum of
+//! probabilities of token sets over subsets of H.
 
 use crate::dinic::Network;
 use crate::program::Deadline;
 use crate::sets::{Part, TokenSets};
 use polydraft::{Drafting, Error, Problem, Result, Token};
 
-/// The largest acceptance, and a set that proves that there is none larger.
+/// The largest acceptance, and a set that proves its optimality.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Optimum {
     /// α*.
@@ -23,14 +23,14 @@ pub struct Optimum {
     pub tokens: Vec<Token>,
 }
 
-/// Most drafted tokens for the minimum over all subsets.
+/// Maximum number of drafted tokens for enumerating all subsets.
 const SUBSETS_UP_TO: usize = 20;
-/// Most drafted tokens for a minimum cut.
+/// Maximum number of drafted tokens for a minimum cut.
 const CUT_UP_TO: usize = 2_000;
-/// Most pairs of token sets and tokens that are enumerated.
+/// Maximum number of enumerated pairs of token set and token.
 const PAIRS_UP_TO: usize = 4_000_000;
 
-/// The tokens that can be drafted, ascending.
+/// Returns the tokens that can be drafted, ascending.
 fn drafted(problem: &Problem) -> Vec<Token> {
     let proposal = &problem.proposal;
     let distributions = if proposal.scheme() == Drafting::Distinct { proposal.count() } else { 1 };
@@ -42,7 +42,7 @@ fn drafted(problem: &Problem) -> Vec<Token> {
     tokens
 }
 
-/// By enumerating the subsets of the drafted tokens, for any scheme.
+/// Computes the optimum by enumerating the subsets of the drafted tokens, for any scheme.
 ///
 /// # Errors
 /// More than 20 drafted tokens, or too many tuples.
@@ -55,7 +55,7 @@ pub fn by_subsets(problem: &Problem) -> Result<Optimum> {
     }
     let sets = TokenSets::new(operation, &problem.proposal, Part::All, PAIRS_UP_TO)?;
     let bit = |token: &Token| 1_usize << tokens.partition_point(|other| other < token);
-    // First what each set has, then with all its subsets.
+    // First the value of each set alone, then with all its subsets.
     let mut slack = vec![0.0; 1 << tokens.len()];
     for set in 0..sets.len() {
         let mask: usize = sets.tokens()[sets.range(set)].iter().map(bit).sum();
@@ -81,7 +81,7 @@ pub fn by_subsets(problem: &Problem) -> Result<Optimum> {
     Ok(Optimum { acceptance: 1.0 + best.0, tokens: inside.map(|(_, &token)| token).collect() })
 }
 
-/// By a minimum cut, for two drafts, each from its own distribution (or both from one).
+/// Computes the optimum by a minimum cut, for two drafts with one or two distributions.
 ///
 /// With x_i for i ∈ H and q_1(V) = q_2(V) = 1, ψ = Σ (p_i − q_1i) x_i + Σ q_1i q_2j x_i (1 − x_j):
 /// a token with p above q_1 pays for being in H, one below pays for being outside, and each pair
@@ -127,8 +127,8 @@ pub fn by_minimum_cut(problem: &Problem) -> Result<Optimum> {
     Ok(Optimum { acceptance: 1.0 + slack.min(0.0), tokens })
 }
 
-/// By the fastest method for the scheme: a sort, a formula, a cut for two distinct drafts, all
-/// subsets for more of them.
+/// Computes the optimum by the fastest method for the scheme: a sort, a formula, a cut for two
+/// distinct drafts, or all subsets for more distinct drafts.
 ///
 /// # Errors
 /// A problem too large for its scheme.
@@ -146,7 +146,7 @@ pub fn best(problem: &Problem) -> Result<Optimum> {
     }
 }
 
-/// Drafted tokens by rising p/q: (token, p, q).
+/// Returns the drafted tokens by increasing p/q: (token, p, q).
 pub(crate) fn by_ratio(problem: &Problem) -> Vec<(Token, f64, f64)> {
     let support = problem.proposal.distribution(0).support();
     let mut tokens: Vec<_> =
@@ -155,7 +155,8 @@ pub(crate) fn by_ratio(problem: &Problem) -> Vec<(Token, f64, f64)> {
     tokens
 }
 
-/// The prefix of `order` where demand − `within` is smallest; the shortest of several.
+/// Returns the prefix of `order` with the minimum of demand − `within`; the shortest if several
+/// have it.
 fn best_prefix(order: &[(Token, f64, f64)], mut within: impl FnMut(usize) -> f64) -> Optimum {
     let (mut demand, mut best) = (0.0, (0.0, 0));
     for (index, token) in order.iter().enumerate() {
@@ -179,8 +180,8 @@ fn independent(problem: &Problem) -> Optimum {
     })
 }
 
-/// Pr(all drafts lie in a prefix) from the token sets: each counts from the prefix on that has its
-/// last token.
+/// Computes Pr(all drafts lie in a prefix) from token sets: each set counts in all prefixes that
+/// contain its last token.
 fn without_replacement(problem: &Problem) -> Result<Optimum> {
     let order = by_ratio(problem);
     let mut rank = vec![0; problem.target.vocabulary()];
@@ -208,8 +209,9 @@ fn around_hubs(problem: &Problem) -> Optimum {
     around(problem, hubs, &drawn)
 }
 
-/// Every tuple has all of `tokens` and, if any are `drawn`, one of those: H holds all of the first,
-/// or no tuple lies in it, and of the others those that are drawn more often than they are wanted.
+/// Computes the optimum for tuples that consist of all `tokens` and, unless `drawn` is empty, one
+/// of `drawn`. A set H contains tuples only if it contains all `tokens`; of `drawn`, it takes the
+/// tokens whose draft probability exceeds the target's.
 fn around(problem: &Problem, mut tokens: Vec<Token>, drawn: &[(Token, f64)]) -> Optimum {
     let mut slack: f64 = tokens.iter().map(|&token| problem.target.probability(token)).sum();
     if drawn.is_empty() {

@@ -116,7 +116,7 @@ pub fn run(args: Args) -> Result<()> {
         let mut expected = None;
         for way in &ways {
             let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
-            // The draft is sampled above temperature 0, so that its paths differ.
+            // The draft keeps its sampling settings, so that several paths differ.
             let settings = Settings { sampling: greedy, speculation: way.speculation.clone() };
             let got = generate(&mut models, &settings, prompt, args.max_tokens, 0)?.tokens;
             let expected = expected.get_or_insert_with(|| got.clone());

@@ -1,37 +1,37 @@
-//! Why Global Resolution gave up.
+//! Reasons why Global Resolution gives up.
 
 use polydraft::Error;
 
 use super::NAME;
 
-/// Why there is no solution.
+/// Reason why a system has no solution.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum GaveUp {
-    /// A truncated problem would need more tokens than the limit.
+    /// The truncated problem needs more tokens than the limit.
     TooManyTokens {
-        /// Which system, outer or inner.
+        /// Name of the system, outer or inner.
         system: &'static str,
-        /// Tokens that would leave out no more than τ.
+        /// Number of tokens needed to omit at most τ.
         needed: usize,
-        /// The largest number allowed.
+        /// Maximum number of tokens.
         limit: usize,
     },
-    /// L-BFGS ended above the threshold.
+    /// L-BFGS ended with a gradient above the threshold.
     NotConverged {
-        /// Which system, outer or inner.
+        /// Name of the system, outer or inner.
         system: &'static str,
         /// L1 norm of the gradient at the end.
         gradient: f64,
-        /// 5τ.
+        /// Threshold, 5τ.
         threshold: f64,
-        /// Iterations made.
+        /// Number of iterations.
         iterations: usize,
     },
-    /// The time limit passed.
+    /// The time limit was reached.
     OutOfTime {
-        /// Which system, outer or inner.
+        /// Name of the system, outer or inner.
         system: &'static str,
-        /// The limit.
+        /// Time limit.
         seconds: f64,
     },
 }
@@ -55,7 +55,7 @@ impl std::fmt::Display for GaveUp {
 }
 
 impl GaveUp {
-    /// This as an error.
+    /// Converts the reason to an error.
     pub fn error(&self) -> Error {
         Error::Solver { operation: NAME, got: self.to_string() }
     }

@@ -1,28 +1,27 @@
-//! Minimising a smooth convex function: L-BFGS.
+//! L-BFGS: minimises a smooth convex function.
 //!
 //! Problem: find a point whose gradient is small in the L1 norm, within a few iterations.
 //! Source: Nocedal 1980 (two-loop recursion, 10 stored pairs); line search of Nocedal and Wright
 //! 2006, algorithms 3.5 and 3.6 (bracket, then zoom by bisection) for the strong Wolfe conditions
 //! with SciPy's constants 1e-3 and 0.9.
-//! Complexity: O(variables) an iteration besides the function, of which each iteration needs one or
-//! two values.
+//! Complexity: O(variables) per iteration, plus one or two evaluations of the function.
 //! Deviations: (1) own code, not a library's: the paper stops on the *L1* norm of the gradient,
 //! which it gets from SciPy's L-BFGS-B; argmin's L-BFGS stops on the L2 norm only and reports that,
 //! so it would either iterate longer than published or stop elsewhere, and the point of this file
 //! is to be the published algorithm; (2) no stop on small progress, which SciPy has: this finds
 //! more solutions, not fewer.
 
-/// Stored pairs of steps and gradient changes.
+/// Number of stored pairs of steps and gradient changes.
 const MEMORY: usize = 10;
 const DECREASE: f64 = 1e-3;
 const CURVATURE: f64 = 0.9;
-/// Function values in one line search, as in SciPy.
+/// Maximum number of function evaluations in one line search, as in SciPy.
 const SEARCH: usize = 20;
 
-/// How a minimisation ended.
+/// Result of a minimisation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct End {
-    /// Iterations made.
+    /// Number of iterations.
     pub iterations: usize,
     /// L1 norm of the gradient.
     pub gradient: f64,
@@ -34,9 +33,9 @@ struct Pair {
     product: f64,
 }
 
-/// Minimises from `point`, which is moved, while `goes_on`, asked before every iteration, returns
-/// true. `function(point, gradient)` fills the gradient and
-/// returns the value.
+/// Minimises from `point`, which is updated. `goes_on` is called before every iteration and ends
+/// the search by returning false. `function(point, gradient)` fills the gradient and returns the
+/// value.
 pub(super) fn minimise(
     point: &mut Vec<f64>,
     iterations: usize,
@@ -54,7 +53,7 @@ pub(super) fn minimise(
         }
         let direction = direction(&pairs, &gradient);
         let slope = dot(&direction, &gradient);
-        // The first step has length 1, as SciPy's; later ones are quasi-Newton steps.
+        // The first step has length 1, as in SciPy; later ones are quasi-Newton steps.
         let first = if pairs.is_empty() {
             1.0_f64.min(1.0 / dot(&gradient, &gradient).sqrt())
         } else {
@@ -85,7 +84,7 @@ pub(super) fn minimise(
     End { iterations, gradient: norm1(&gradient) }
 }
 
-/// −(approximate inverse Hessian)·gradient.
+/// Returns −(approximate inverse Hessian)·gradient.
 fn direction(pairs: &[Pair], gradient: &[f64]) -> Vec<f64> {
     let mut direction: Vec<f64> = gradient.iter().map(|g| -g).collect();
     let mut weights = Vec::with_capacity(pairs.len());
@@ -113,8 +112,8 @@ struct Trial {
     gradient: Vec<f64>,
 }
 
-/// A length that meets the strong Wolfe conditions, or else the best one found that decreases the
-/// function.
+/// Returns a step length that meets the strong Wolfe conditions, or else the best one found that
+/// decreases the function.
 fn search(value: f64, slope: f64, first: f64, at: &mut impl FnMut(f64) -> Trial) -> Option<Trial> {
     let (mut low, mut low_value, mut high) = (0.0, value, f64::INFINITY);
     let mut length = first;
@@ -122,7 +121,7 @@ fn search(value: f64, slope: f64, first: f64, at: &mut impl FnMut(f64) -> Trial)
     for _ in 0..SEARCH {
         let trial = at(length);
         let enough = trial.value.is_finite() && trial.value <= value + DECREASE * length * slope;
-        // Beyond what floating point holds, too high, or higher than a shorter step: too long.
+        // Too long if the value is not finite, too high, or higher than at a shorter step.
         if !enough || trial.value > low_value {
             high = length;
         } else if trial.slope.abs() <= -CURVATURE * slope {
@@ -180,7 +179,7 @@ mod tests {
 
     #[test]
     fn ends_at_the_stop_strings() {
-        // Unbounded below: as many iterations as allowed.
+        // Unbounded below, so it runs until the maximum number of iterations.
         let mut x = vec![0.0];
         let end = minimise(
             &mut x,
@@ -193,7 +192,7 @@ mod tests {
             },
         );
         assert!(end.gradient == 1.0 && end.iterations <= 7);
-        // Nothing to do.
+        // Nothing to minimise.
         assert_eq!(
             minimise(&mut Vec::new(), 25, 1e-3, || true, |_, _| 0.0),
             End { iterations: 0, gradient: 0.0 }

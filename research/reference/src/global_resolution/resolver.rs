@@ -1,5 +1,5 @@
-//! The algorithm: H*, the acceptance of each token outside it, and the two systems, each solved
-//! when it is needed.
+//! The algorithm: computes H* and the acceptance of each token outside it, and solves the two
+//! systems on demand.
 
 use super::gave_up::GaveUp;
 use super::system::{Solved, System, Truncation};
@@ -12,7 +12,8 @@ use polydraft::coupling::canonical::Selector;
 use polydraft::random::RandomSource;
 use polydraft::{Drafting, Draws, Error, Problem, Result, Token};
 
-/// Most terms of a truncated problem: so many take some ten milliseconds an evaluation.
+/// Maximum number of terms of a truncated problem. An evaluation with this many takes about ten
+/// milliseconds.
 const TERMS: f64 = 2e6;
 
 /// A token that can be drafted.
@@ -21,22 +22,22 @@ struct Drafted {
     q: f64,
     /// Whether it is in H*.
     inside: bool,
-    /// Target mass of its acceptance: p in H*, p' outside.
+    /// Wanted probability of accepting the token: p in H*, p' outside.
     wanted: f64,
 }
 
-/// Global Resolution as published, step by step. [`Resolver::prepare`] comes first.
+/// Global Resolution as published, step by step. [`Resolver::prepare`] must be called first.
 pub struct Resolver {
     settings: Settings,
     count: usize,
-    /// The tokens that can be drafted, ascending.
+    /// Tokens that can be drafted, ascending.
     tokens: Vec<Drafted>,
-    /// Solved, or why not, once they are needed.
+    /// Solution or failure of each system; `None` before it is needed.
     outer: Option<Attempt>,
     inner: Option<Attempt>,
 }
 
-/// A system's solution, or why there is none.
+/// Solution of a system, or the reason of failure.
 type Attempt = std::result::Result<System, GaveUp>;
 
 impl Resolver {
@@ -44,7 +45,7 @@ impl Resolver {
         Self { settings, count: 1, tokens: Vec::new(), outer: None, inner: None }
     }
 
-    /// H* and what every token should be accepted with.
+    /// Computes H* and the wanted acceptance probability of every token.
     ///
     /// # Errors
     /// Drafts that are not i.i.d., or more than 64 of them; limits that would take too long.
@@ -61,7 +62,7 @@ impl Resolver {
         }
         (self.outer, self.inner) = (None, None);
         let order = by_ratio(problem);
-        // What the next token adds to Pr(all drafts lie in the prefix), minus its demand.
+        // Contribution of the next token to Pr(all drafts lie in the prefix), minus its demand.
         let mut below = 0.0;
         let gains: Vec<f64> = order
             .iter()
@@ -79,7 +80,8 @@ impl Resolver {
                 best = (value, index + 1);
             }
         }
-        // How far −ψ of a prefix is below the largest −ψ of the longer ones, from the longest down.
+        // Distance of a prefix's −ψ below the maximum of the longer prefixes, from the longest
+        // down.
         let mut distance = 0.0_f64;
         self.tokens.clear();
         for (index, (&(token, p, q), gain)) in order.iter().zip(&gains).enumerate().rev() {
@@ -92,7 +94,10 @@ impl Resolver {
         Ok(())
     }
 
-    /// Solves the system that contains these drafts, if it has not been solved.
+    /// Solves the system that contains these drafts, unless it is already solved.
+    ///
+    /// # Errors
+    /// The reason of failure.
     ///
     /// # Errors
     /// The reason why there is no solution.
@@ -103,13 +108,16 @@ impl Resolver {
     /// Solves both systems.
     ///
     /// # Errors
+    /// The reason why one of them has no solution.
+    ///
+    /// # Errors
     /// The reason why there is no solution of one of them.
     pub fn solve_both(&mut self) -> std::result::Result<(), GaveUp> {
         self.solve_outer()?;
         self.solve_inner().map(|_| ())
     }
 
-    /// The probability that the system that holds the drafts has no solution. Both are solved.
+    /// Returns the probability of drafts whose system has no solution. Solves both systems.
     pub fn unsolved(&mut self) -> f64 {
         let inner = self.mass_inside().powi(self.count as i32).min(1.0);
         let part = |failed: bool, mass: f64| if failed { mass } else { 0.0 };
@@ -145,17 +153,17 @@ impl Resolver {
         }
     }
 
-    /// The outer or the inner system, if it is solved.
+    /// Returns the outer or the inner system, if it is solved.
     fn known(&self, inside: bool) -> Option<&System> {
         if inside { &self.inner } else { &self.outer }.as_ref()?.as_ref().ok()
     }
 
-    /// q(H*).
+    /// Returns q(H*).
     fn mass_inside(&self) -> f64 {
         self.tokens.iter().filter(|drafted| drafted.inside).map(|drafted| drafted.q).sum()
     }
 
-    /// The tokens inside or outside of H*: (token, q, what it wants).
+    /// Returns the tokens inside or outside of H*: (token, q, wanted probability).
     fn members(&self, inside: bool) -> Vec<(Token, f64, f64)> {
         let members = self.tokens.iter().filter(|drafted| drafted.inside == inside);
         members.map(|drafted| (drafted.token, drafted.q, drafted.wanted)).collect()
@@ -176,7 +184,10 @@ impl Resolver {
         drafts.iter().all(|token| self.is_inside(*token))
     }
 
-    /// As published: solves what these drafts need, and decides.
+    /// Solves the system of these drafts and decides, as published.
+    ///
+    /// # Errors
+    /// The reason of failure.
     ///
     /// # Errors
     /// The reason why there is no solution.
@@ -190,7 +201,7 @@ impl Resolver {
         Ok(self.published(drafts).emit(drafts, problem.target, |token| self.wanted(token), rng))
     }
 
-    /// The system of these drafts, and those of them that it is about, ascending and each once.
+    /// Returns the system of these drafts, and the distinct drafts that it concerns, ascending.
     fn system(&self, drafts: &[Token]) -> (Option<&System>, Vec<Token>) {
         let inner = self.is_inner(drafts);
         let mut tokens: Vec<Token> =
@@ -200,8 +211,8 @@ impl Resolver {
         (self.known(inner), tokens)
     }
 
-    /// As published: the softmax of the potentials, over tokens outside of H* if there are any,
-    /// with an extra 1 for "reject" if there are none.
+    /// Returns the acceptance probabilities as published: the softmax of the potentials over drafts
+    /// outside of H*, or, if all are inside, over all drafts and a "reject" option of weight 1.
     pub(super) fn published(&self, drafts: &[Token]) -> Choice {
         let (Some(system), tokens) = self.system(drafts) else {
             return Choice { accepted: Vec::new() };
@@ -217,19 +228,20 @@ impl Resolver {
         }
     }
 
-    /// As published: what a rejection does not emit.
+    /// Returns the mass of a token that accepted drafts provide (as published); a rejection emits
+    /// from the rest.
     pub(super) fn wanted(&self, token: Token) -> f64 {
         self.find(token).map_or(0.0, |drafted| drafted.wanted)
     }
 
-    /// As published, where no tuple is left out: the exact acceptance.
+    /// Returns the exact acceptance as published, if no tuple is omitted.
     pub(super) fn acceptance_if_complete(&self) -> Option<f64> {
         let inner = self.known(true).filter(|system| system.is_complete())?;
         Some(self.acceptance_with(inner))
     }
 
-    /// As published: the acceptance if both systems are solved, but for inner tuples left out, of
-    /// probability at most τ, which count as rejected.
+    /// Returns the acceptance as published, if both systems are solved. Omitted inner tuples, of
+    /// probability at most τ, count as rejected.
     pub fn acceptance(&self) -> Option<f64> {
         self.known(false)?;
         Some(self.acceptance_with(self.known(true)?))
@@ -240,7 +252,7 @@ impl Resolver {
     }
 }
 
-/// Repaired: the truncated softmax selects.
+/// Selection by the truncated softmax, in repaired mode.
 impl Selector for Resolver {
     fn name(&self) -> &'static str {
         NAME
@@ -267,8 +279,7 @@ impl Selector for Resolver {
     fn selection(&mut self, _: &Problem, drafts: &[Token]) -> Vec<f64> {
         let mut weights = vec![0.0; drafts.len()];
         let (Some(system), tokens) = self.system(drafts) else { return weights };
-        // A tuple with a token that the system is about but does not keep selects the first such
-        // draft.
+        // A tuple with a token that was omitted from its system selects the first such draft.
         let meant = |token: &Token| !system.is_retained(*token) && tokens.contains(token);
         if let Some(first) = drafts.iter().position(meant) {
             weights[first] = 1.0;
@@ -289,7 +300,7 @@ impl Selector for Resolver {
     }
 }
 
-/// above^count − below^count for above = below + q, without cancellation.
+/// Returns above^count − below^count for above = below + q, without cancellation.
 fn power_step(below: f64, above: f64, q: f64, count: usize) -> f64 {
     // q·Σ above^j·below^(count − 1 − j), by Horner's rule in `below`.
     let (mut sum, mut power) = (0.0, 1.0);

@@ -1,15 +1,15 @@
-//! The outer or the inner system, truncated to a few tokens, as a convex problem in one potential a
-//! token.
+//! The outer or the inner system, truncated to a few tokens: a convex problem with one potential
+//! per token.
 //!
 //! Problem: outer: Σ_ω Pr(ω) log Σ_{i∈ω∖H*} e^{a_i} − Σ p'_i a_i over tuples inside H* ∪ T but not
 //! inside H*; inner: Σ_ω Pr(ω) log(1 + Σ_{i∈ω} e^{a_i}) − Σ p_i a_i over tuples inside T ⊆ H*.
-//! Where the gradient is 0, accepting a tuple's tokens in proportion to e^a gives every token
-//! exactly what it wants.
+//! Where the gradient is 0, accepting a tuple's tokens in proportion to e^a accepts every token
+//! with exactly its wanted probability (p' in the outer system, p in the inner one).
 //! Source: Thomas and Pal 2025 (Global Resolution), theorems 6.4 and 6.5, appendix K.
-//! Complexity: Σ C(|T|, j), j ≤ n, terms an evaluation.
-//! Deviations: (1) T takes the tokens of largest q: the smallest T that leaves out at most τ; the
-//! paper does not say which; (2) a term's probability by a sum of positive terms (see `sets`); (3)
-//! it starts from potentials 0.
+//! Complexity: Σ C(|T|, j), j ≤ n, terms per evaluation.
+//! Deviations: (1) T is the smallest set of tokens with the largest q that omits tuples of
+//! probability at most τ; the paper does not specify T; (2) the probability of a term is a sum of
+//! positive terms (see `sets`); (3) potentials start at 0.
 
 use super::gave_up::GaveUp;
 use super::{Settings, lbfgs};
@@ -17,23 +17,24 @@ use crate::program::Deadline;
 use crate::sets::for_each_iid_set;
 use polydraft::Token;
 
-/// How a system was solved.
+/// Statistics of the solution.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Solved {
-    /// Tokens in the truncated problem.
+    /// Number of tokens in the truncated problem.
     pub tokens: usize,
-    /// Iterations of L-BFGS.
+    /// Number of iterations of L-BFGS.
     pub iterations: usize,
     /// L1 norm of the gradient.
     pub gradient: f64,
 }
 
-/// Candidates for the truncated set T.
+/// Kind of the system, and masses of q for choosing the truncated set T.
 pub(super) struct Truncation {
     pub outer: bool,
-    /// q of tokens whose presence does not matter: H* for the outer system.
+    /// Mass of tokens that tuples may contain freely: q(H*) for the outer system, 0 for the inner
+    /// one.
     pub free: f64,
-    /// q of all tokens that tuples may have: everything, or H*.
+    /// Mass of all tokens that tuples may contain: 1 for the outer system, q(H*) for the inner one.
     pub full: f64,
 }
 
@@ -43,17 +44,17 @@ pub(super) struct System {
     /// T, ascending.
     tokens: Vec<Token>,
     potentials: Vec<f64>,
-    /// Per token of T: the probability that it is selected from tuples that have nothing outside of
+    /// For each token of T: probability that it is selected from a tuple without tokens outside of
     /// T.
     selected: Vec<f64>,
-    /// The probability of the tuples that are left out, and q of the tokens that make it so.
+    /// Probability of the omitted tuples, and q of the omitted tokens.
     left_out: (f64, f64),
-    /// The probability that a tuple inside T is accepted.
+    /// Probability that a tuple is inside T and accepted.
     accepted: f64,
     solved: Solved,
 }
 
-/// Terms c·log(slack + Σ e^a), one after the other.
+/// Terms c·log(slack + Σ e^a), stored contiguously.
 #[derive(Default)]
 struct Terms {
     members: Vec<u32>,
@@ -79,7 +80,7 @@ impl Terms {
 }
 
 impl System {
-    /// Chooses T from `tokens` (token, q, what it wants), and minimises.
+    /// Chooses T from `tokens` (token, q, wanted probability), and minimises.
     pub fn new(
         settings: &Settings,
         count: usize,
@@ -101,7 +102,7 @@ impl System {
         if needed > limit {
             return Err(GaveUp::TooManyTokens { system, needed, limit });
         }
-        // Summed again: differences have lost digits.
+        // Summed again, because subtraction has lost precision.
         let rest: f64 = tokens[needed..].iter().map(|token| token.1).sum();
         tokens.truncate(needed);
         tokens.sort_by_key(|token| token.0);
@@ -167,12 +168,12 @@ impl System {
         self.solved
     }
 
-    /// Whether no tuple is left out.
+    /// Whether no tuple is omitted.
     pub fn is_complete(&self) -> bool {
         self.left_out.1 == 0.0
     }
 
-    /// The probability that a tuple of this system, inside T, is accepted.
+    /// Returns the probability that a tuple is inside T and accepted.
     pub fn accepted(&self) -> f64 {
         self.accepted
     }
@@ -187,13 +188,14 @@ impl System {
         self.tokens.binary_search(&token).is_ok()
     }
 
-    /// A token's potential; 0 outside of T.
+    /// Returns the potential of a token; 0 outside of T.
     pub fn potential(&self, token: Token) -> f64 {
         self.tokens.binary_search(&token).map_or(0.0, |index| self.potentials[index])
     }
 
-    /// Repaired: the probability that a token of draft probability q is selected. A tuple with
-    /// tokens left out selects the first of those, which has their distribution.
+    /// Returns the probability that a token of draft probability q is selected (repaired mode). A
+    /// tuple with omitted tokens selects the first of them, which is distributed like the omitted
+    /// tokens.
     pub fn selected(&self, token: Token, q: f64) -> f64 {
         match self.tokens.binary_search(&token) {
             Ok(index) => self.selected[index],
