@@ -6,9 +6,9 @@
 //! Source: OpenAI's API (`logit_bias`, `frequency_penalty`, `presence_penalty`), as documented: a
 //! logit is increased by its token's bias, and reduced by the frequency penalty times the token's
 //! count in the output so far, and by the presence penalty if that count is not 0; before the
-//! temperature. The prompt's tokens are not counted. The repetition penalty is that of Keskar et
-//! al., CTRL (arXiv 1909.05858), section 4.1, as in transformers and vLLM; the minimum length is
-//! vLLM's `min_tokens`, allowed tokens are its `allowed_token_ids`.
+//! temperature. The prompt's tokens are not counted. The repetition penalty was introduced by
+//! Keskar et al., CTRL (arXiv 1909.05858), section 4.1, as in transformers and vLLM; the minimum
+//! length is vLLM's `min_tokens`, allowed tokens are its `allowed_token_ids`.
 //! Complexity: a copy of the logits, and the tokens of the output and the path, for each node that
 //! a verifier reads.
 //! Deviations: 1. CTRL divides a logit by the penalty; as in transformers, a negative logit is

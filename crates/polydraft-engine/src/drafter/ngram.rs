@@ -1,8 +1,8 @@
 //! Drafting by n-grams of the sequence itself.
 //!
 //! Problem: propose the next token from the prompt and the output so far, without a model, and with
-//! a probability for each token, so that every verifier works at every temperature. Engines that
-//! look n-grams up propose one token as if it were certain.
+//! a probability for each token, so that every verifier works at every temperature. Engines with
+//! n-gram look-up propose one token as if it were certain.
 //! Source: prediction by partial matching (Cleary and Witten 1984), from the longest context that
 //! occurred before to the shortest, with its exclusion: a shorter context predicts only tokens that
 //! followed none of the longer ones. Prompt lookup (Saxena 2023) is its deterministic special case.
@@ -14,17 +14,17 @@
 //! the sequence's own counts precede those of a corpus.
 //! Complexity: one look-up per length, and the tokens that followed these contexts.
 //! Deviations:
-//! 1. w_n (one minus their escape probability) is estimated as the sequence grows, by context
-//!    length and by how often and how variously the context was followed, with its values in other
-//!    sequences as a prior (`mixture.rs`).
+//! 1. w_n (one minus the escape probability of Cleary and Witten) is estimated as the sequence
+//!    grows, by context length and by how often and how variously the context was followed, with
+//!    its values in other sequences as a prior (`mixture.rs`).
 //! 2. The draft distribution is P², normalized: an overconfident draft is accepted more often,
-//!    because the target's distribution is often concentrated where P is not. Overlap with the
-//!    target's distribution, SmolLM2's chats, code and repeating text at temperature 1: 0.084,
-//!    0.134, 0.307 with P², 0.076, 0.131, 0.290 with P.
+//!    because the target's distribution is often concentrated where P is not. The overlap with the
+//!    target's distribution, Σ min(p, q), in SmolLM2's chats, code and repeating text at
+//!    temperature 1, is 0.084, 0.134 and 0.307 with P², and 0.076, 0.131 and 0.290 with P.
 //! 3. A table of the target's earlier output ([`NgramTable`], [`LearningNgrams`]) is merged with
 //!    the sequence's counts of contexts up to the table's length (`merged.rs`), and the result with
-//!    P, weighted by how well each predicted the sequence so far (`source_weights.rs`). The power
-//!    is 1.4 then.
+//!    P, weighted by how well each predicted the sequence so far (`source_weights.rs`). The
+//!    exponent is then 1.4 instead of 2.
 //! 4. The confidence ([`Distribution::confidence`]) is the probability of the drafted token under
 //!    P, not under its square.
 

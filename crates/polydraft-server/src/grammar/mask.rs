@@ -40,7 +40,7 @@ struct MaskState {
     digit_run: usize,
     /// Masks by drafted tokens: draft and target need the same ones.
     masks: HashMap<Vec<Token>, NodeMask>,
-    /// Reason for which the parser gave up, if it has.
+    /// Reason why the parser gave up, if it has.
     failure: Option<String>,
 }
 
@@ -67,7 +67,7 @@ impl Mask {
         Self(Arc::new(Mutex::new(state)))
     }
 
-    /// Reason for which the parser gave up, if it has: a form may exceed its limits. There is no
+    /// Reason why the parser gave up, if it has: a form may exceed its limits. There is no
     /// distribution then.
     pub fn failure(&self) -> Option<String> {
         self.lock().failure.clone()

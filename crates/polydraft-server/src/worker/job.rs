@@ -192,7 +192,7 @@ impl Events {
     }
 }
 
-/// Reason for which a request broke off.
+/// Reason why a request broke off.
 #[derive(Debug)]
 pub enum Failure {
     /// Error of the engine.
@@ -213,7 +213,7 @@ impl From<polydraft_engine::Error> for Failure {
     }
 }
 
-/// Reason for which a request was rejected.
+/// Reason why a request was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// The queue is full.

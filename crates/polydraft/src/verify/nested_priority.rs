@@ -6,7 +6,7 @@
 //! Source: ours (`docs/theory.md`, nested priority block verification). [0, 1] is divided among the
 //! first tokens as in priority coupling, each token's share among its next tokens, and so on; a
 //! path's priority is a uniform point of its own share. The demand of tokens on a node's share is
-//! what block verification can use there: the weight of the path to it times the target's
+//! the mass that block verification can use there: the weight of the path to it times the target's
 //! probabilities. Each priority depends on its path alone and is uniform overall, so the path of
 //! highest priority has the distribution that the highest of K uniform priorities gives to its
 //! share, and block verification against that distribution is exact (GBV, lemma 4.4). K = 1 is
@@ -25,8 +25,8 @@
 //!    followed from node to node.
 //!
 //! Complexity: one division for each distinct drafted node, near-linear in V, independent for the
-//! nodes of a level; none below the point where proportional sharing takes over. The target's
-//! distribution is used where shares are divided, and on the selected path.
+//! nodes of a level; nodes with proportional sharing need no division. The target's distribution is
+//! used where shares are divided, and on the selected path.
 //! Deviations: (1) near-linear sharing, in which tokens of small probability get a part of every
 //! priority of their pool (`coupling::priority`), so a node's share is a piecewise uniform
 //! distribution of its priority rather than a set; (2) proportional sharing, in which a token keeps
@@ -59,8 +59,9 @@ pub struct Settings {
     /// masses nearest to the draft, which spread shares most and accept most on language models,
     /// and pooled so that at most 1e-4 of acceptance is lost at a node.
     pub sharing: priority::Settings,
-    /// A node whose priorities vary in worth by at most this fraction of their mean worth is shared
-    /// proportionally, from 0 to 1. Default 1e-3, which costs about 1e-8 tokens per step.
+    /// A node is shared proportionally if the density of the highest priority varies over its share
+    /// by at most this fraction of the mean density, from 0 to 1. Default 1e-3, which costs about
+    /// 1e-8 tokens per step.
     pub proportional_below: f64,
 }
 

@@ -23,12 +23,12 @@ use super::hash::key;
 /// Tokens of a table's longest context: the fourth adds 0.006 to the acceptance rate, a fifth
 /// 0.001.
 pub(super) const TABLE_ORDER: usize = 4;
-/// Weight of the shorter context, in occurrences: with 0.25 the acceptance rate is 0.002 lower,
+/// α: weight of the shorter context, in occurrences: with 0.25 the acceptance rate is 0.002 lower,
 /// with 0.5 hardly.
 pub(super) const PRIOR_WEIGHT: f64 = 1.0;
-/// Maximum number of a table's visits that count: values from 4 to 16 perform alike.
+/// M: maximum number of a table's visits that count: values from 4 to 16 perform alike.
 pub(super) const MAX_VISITS: f64 = 8.0;
-/// Weight of an occurrence in the sequence, in visits: values from 1 to 5 perform alike.
+/// λ: weight of an occurrence in the sequence, in visits: values from 1 to 5 perform alike.
 pub(super) const OCCURRENCE_WEIGHT: f64 = 3.0;
 
 /// Number of visits to a context, and its followers, ascending, with their sums of probabilities.

@@ -7,7 +7,8 @@
 //! Method: let A be the prediction of the sequence's own contexts, B that of the table merged with
 //! them (`merged.rs`), and r the escape probability of A:
 //!     P = w·(A + r·B) + (1 − w)·B,
-//! where w is the posterior weight of the former given the tokens so far:
+//! where w is the posterior weight of the first term given the tokens so far, with the initial
+//! weight w_0 and a share s that returns to it after each token x:
 //!     w ← (1 − s)·w·(A + r·B)(x) / P(x) + s·w_0.
 //! There are two such weights: for contexts that occurred before and are longer than any of the
 //! table, and for the rest. Without w, with A's contexts of more than four tokens before B, steps
@@ -22,9 +23,9 @@ use polydraft::Token;
 use super::merged::{TABLE_ORDER, weighted_sum};
 use super::mixture::Mixture;
 
-/// Initial weights; with one half for both, the speed differs by one percent.
+/// w_0: initial weights; with one half for both, the speed differs by one percent.
 const INITIAL: [f64; 2] = [0.2, 0.7];
-/// Part of the weight that returns to the initial one after each token: values from 0.01 to 0.1
+/// s: part of the weight that returns to the initial one after each token: values from 0.01 to 0.1
 /// perform alike.
 const SHARE: f64 = 0.05;
 /// Probability of a token that neither source predicts, so that no weight becomes zero.

@@ -35,7 +35,7 @@ pub struct Common {
     pub allowed_token_ids: Option<Vec<Token>>,
     /// Ids of tokens whose log-probabilities are listed with every token, instead of the likeliest.
     pub logprob_token_ids: Option<Vec<Token>>,
-    /// Maximum tokens of the prompt, which is truncated; -1 leaves room for the output.
+    /// Maximum tokens of the prompt; a longer one is truncated. -1 leaves room for the output.
     pub truncate_prompt_tokens: Option<i64>,
     /// Side at which the prompt is truncated: `"left"` (the start) or `"right"`. Default: left.
     pub truncation_side: Option<String>,
@@ -63,7 +63,8 @@ pub struct Common {
     /// Whether to continue after end tokens; stop_token_ids still end the output.
     #[serde(default, deserialize_with = "flag_or_false")]
     pub ignore_eos: bool,
-    /// Minimum tokens of the output: before, no end token and none of stop_token_ids is possible.
+    /// Minimum tokens of the output: until then no end token and none of stop_token_ids is
+    /// possible.
     pub min_tokens: Option<usize>,
     /// Whether to stream the output.
     #[serde(default, deserialize_with = "flag_or_false")]
