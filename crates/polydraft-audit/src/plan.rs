@@ -291,8 +291,8 @@ fn overall(state: &AuditState<'_>, threshold: f64) -> Option<Finding> {
     Some(Finding { check: OVERALL, title, outcome, requests: 0, seconds: 0.0 })
 }
 
-/// Returns a fault if any check found one; else passed, if the most important tests have enough
-/// data.
+/// Returns a fault if any check found one; otherwise passed if all checks have enough data. If the
+/// overall test passed, a check need not reach its own target error.
 fn verdict(findings: &[Finding]) -> Verdict {
     let total = |verdict| findings.iter().any(|finding| finding.outcome.verdict == verdict);
     if total(Verdict::Fault) {
@@ -303,7 +303,7 @@ fn verdict(findings: &[Finding]) -> Verdict {
         let main = findings
             .iter()
             .any(|other| other.check == OVERALL && other.outcome.verdict == Verdict::Passed);
-        // Enough data overall makes up for checks that saw too little by themselves.
+        // Enough data for the overall test makes up for checks with too little data of their own.
         counted && !(main && finding.outcome.would_find.is_some())
     });
     if short || !total(Verdict::Passed) { Verdict::NotEnoughData } else { Verdict::Passed }

@@ -28,7 +28,7 @@ pub enum Draft {
     BlockHead(DraftFiles),
     /// A small model that reads the target's KV cache.
     Assistant(DraftFiles),
-    /// The target's own layer that predicts further tokens (MTP).
+    /// The target's own multi-token prediction (MTP) layer.
     Mtp,
     /// The target's own weights with fewer bits; `None` chooses the best type that is small enough.
     SelfDraft(Option<Precision>),

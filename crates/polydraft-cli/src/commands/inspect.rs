@@ -64,7 +64,7 @@ struct Report {
     experts: Option<Experts>,
     /// Layers with a recurrent state instead of a KV cache.
     recurrent: Option<Recurrent>,
-    /// Layers that predict further tokens (MTP), for `--draft mtp`.
+    /// Number of multi-token prediction (MTP) layers, for `--draft mtp`.
     extra_layers: usize,
     stored: String,
     layers: usize,
@@ -369,9 +369,9 @@ impl DraftReport {
                 Self::model(target, &Description::read(&files.path).context("reading the draft")?)
             }
             Draft::Mtp => {
-                let problem = "the model has no layer that predicts further tokens";
+                let problem = "the model has no multi-token prediction layer";
                 let problem = (!target.has_mtp()).then(|| problem.to_owned());
-                let head = Some("the model's own layer that predicts further tokens".to_owned());
+                let head = Some("the model's own multi-token prediction layer".to_owned());
                 Self { head, ..Self::usable(draft.to_string(), 0, problem) }
             }
             Draft::None => {
