@@ -75,9 +75,6 @@ impl RecordArgs {
     ///
     /// # Errors
     /// A folder that does not exist or is not writable.
-    ///
-    /// # Errors
-    /// A folder that is not there or cannot be written to.
     pub fn begin(&self) -> Result<Option<Save>> {
         self.save.as_deref().map(Save::prepare).transpose()
     }
@@ -86,9 +83,6 @@ impl RecordArgs {
     ///
     /// # Errors
     /// A closed output.
-    ///
-    /// # Errors
-    /// An output that is closed.
     pub fn print<R: Serialize>(
         &self,
         report: &R,
@@ -102,9 +96,6 @@ impl RecordArgs {
 ///
 /// # Errors
 /// Errors of the file system, such as a full disk.
-///
-/// # Errors
-/// A full disk, for instance.
 pub fn finish<R: Serialize>(save: Option<Save>, report: &R) -> Result<()> {
     match save {
         Some(save) => save.finish((serde_json::to_string_pretty(report)? + "\n").as_bytes()),

@@ -11,9 +11,6 @@ use polydraft_runtime::{ModelOptions, Models, Speculation, costs};
 ///
 /// # Errors
 /// A file that does not contain costs; errors of the models.
-///
-/// # Errors
-/// A file that holds no costs; failures of the models.
 pub fn settle(
     file: Option<&Path>,
     options: &ModelOptions,

@@ -22,9 +22,6 @@ pub struct CutArgs {
 ///
 /// # Errors
 /// More than one draft temperature.
-///
-/// # Errors
-/// More than one.
 pub fn one_draft(options: &SamplingOptions) -> Result<()> {
     match options.per_draft(1)?.is_empty() {
         true => Ok(()),
@@ -36,9 +33,6 @@ pub fn one_draft(options: &SamplingOptions) -> Result<()> {
 
 impl CutArgs {
     /// Returns the sampling settings at a temperature.
-    ///
-    /// # Errors
-    /// A setting out of range.
     ///
     /// # Errors
     /// A setting out of range.

@@ -26,9 +26,6 @@ use polydraft_cli::commands;
 ///
 /// # Errors
 /// Contents that are not valid distributions.
-///
-/// # Errors
-/// Contents that are no distributions.
 pub fn distributions_of(
     extension: &str,
     contents: &[u8],
@@ -58,9 +55,6 @@ pub enum Lab {
 ///
 /// # Errors
 /// [`polydraft_runtime::Usage`] for a mistake in the command line; otherwise the failure of the command.
-///
-/// # Errors
-/// [`polydraft_runtime::Usage`] for a mistake in the command line; else what went wrong, in words.
 pub fn run(command: Lab) -> Result<()> {
     match command {
         Lab::Couple(args) => couple::run(args),

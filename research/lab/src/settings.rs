@@ -21,9 +21,6 @@ pub fn setting(text: &str) -> Result<Setting, String> {
 ///
 /// # Errors
 /// A setting that the rule does not have, or that is given twice.
-///
-/// # Errors
-/// A setting that the rule does not have, or one that is given twice.
 pub fn rule(name: &str, settings: &[Setting]) -> Result<WalkRule> {
     let fields = with(Map::from_iter([("rule".to_owned(), name.into())]), settings)?;
     rule_from_json(fields.into())
@@ -34,9 +31,6 @@ pub fn rule(name: &str, settings: &[Setting]) -> Result<WalkRule> {
 ///
 /// # Errors
 /// The errors of [`rule`].
-///
-/// # Errors
-/// As for [`rule`].
 pub fn verifier(kind: &VerifierKind, settings: &[Setting]) -> Result<VerifierKind> {
     let fields = match kind {
         VerifierKind::Walk(walked) => {

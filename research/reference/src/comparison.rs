@@ -90,9 +90,6 @@ impl Comparison {
     ///
     /// # Errors
     /// The errors of [`new`](Self::new).
-    ///
-    /// # Errors
-    /// As for [`new`](Self::new).
     pub fn of_parts(verifiers: &[(VerifierKind, Part)], form: &Form, seed: u64) -> Result<Self> {
         let subject = |(kind, part): &(VerifierKind, Part)| {
             let own = part.paths.map(Form::paths);
@@ -173,9 +170,9 @@ impl Comparison {
     }
 }
 
-/// Lets a verifier decide on a draft that was made for a comparison, and returns its expected
-/// tokens. If `paths` is given, it runs on one subsample of that many paths, drawn with `random`; a
-/// single-path verifier runs on one path.
+/// Returns a verifier's outcome on a draft that was made for a comparison. If `paths` is given, the
+/// verifier runs on one random subsample of that many paths; a single-path verifier runs on one
+/// path. Nodes of the outcome are those of `draft`.
 ///
 /// # Errors
 /// Errors of the verifier.
@@ -206,13 +203,13 @@ pub fn decide(
 /// Results for one sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
-    /// The number of its prompt.
+    /// Index of the prompt.
     pub prompt: usize,
-    /// The number of positions.
+    /// Number of positions.
     pub positions: usize,
-    /// The number of drafts at all positions.
+    /// Number of drafts at all positions.
     pub drafts: usize,
-    /// The number of drafted tokens at all positions.
+    /// Number of drafted tokens at all positions.
     pub nodes: usize,
     /// Mean over positions of each verifier's expected tokens.
     pub tokens: Vec<f64>,

@@ -13,9 +13,9 @@ use crate::sets::how_many;
 /// Result of an enumeration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Emitted {
-    /// The distribution of the emitted token, shape `[vocabulary]`.
+    /// Distribution of the emitted token, shape `[vocabulary]`.
     pub probs: Vec<f64>,
-    /// The probability that a draft is accepted.
+    /// Probability that a draft is accepted.
     pub acceptance: f64,
 }
 
@@ -26,9 +26,6 @@ const TUPLES: f64 = 100_000.0;
 ///
 /// # Errors
 /// More than 100,000 tuples; a problem that the rule does not support.
-///
-/// # Errors
-/// More than 100,000 tuples, or the rule refuses the problem.
 pub fn emitted(rule: &mut dyn Rule, problem: Problem) -> Result<Emitted> {
     let bound = problem.proposal.tuple_bound();
     if bound > TUPLES {

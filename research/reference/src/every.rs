@@ -1,5 +1,4 @@
-//! All rules: the fast ones of `polydraft` and those of this crate, and the verifiers that walk
-//! with them.
+//! All rules, those of `polydraft` and those of this crate, and the verifiers that walk with them.
 
 use polydraft::coupling::registry::{ExternalRule, RuleRegistry, WalkRule};
 use polydraft::verify::walk;
@@ -11,12 +10,12 @@ use crate::ReferenceKind;
 /// Returns the registry of the rules of both crates.
 ///
 /// # Panics
-/// A rule of this crate whose settings do not serialize with its name: none, a test looks at each.
+/// A rule of this crate that does not serialize with its name. A test checks all rules.
 pub fn rules() -> RuleRegistry {
     RuleRegistry::built_in().with_rules(ReferenceKind::all().into_iter().map(external))
 }
 
-/// A rule of this crate, for walks.
+/// Wraps a rule of this crate for walks.
 fn external(rule: ReferenceKind) -> ExternalRule {
     ExternalRule::new(rule.name(), rule).expect("a registry's line gives the name")
 }
@@ -30,15 +29,15 @@ impl From<ReferenceKind> for WalkRule {
 /// Parses the name of a rule of either crate.
 ///
 /// # Errors
-/// A name that neither has.
+/// An unknown name.
 pub fn rule(name: &str) -> Result<WalkRule> {
     rules().named(name)
 }
 
-/// Parses the name of a verifier, which may walk by a rule of this crate.
+/// Parses the name of a verifier, which may be a walk with a rule of this crate.
 ///
 /// # Errors
-/// A name that there is not.
+/// An unknown name.
 pub fn verifier(name: &str) -> Result<VerifierKind> {
     VerifierKind::parse_with(name, &rules())
 }
@@ -46,9 +45,9 @@ pub fn verifier(name: &str) -> Result<VerifierKind> {
 /// Reads a rule of either crate from its settings as JSON.
 ///
 /// # Errors
-/// A setting that the rule does not have, or a rule that there is not.
+/// A setting that the rule does not have; an unknown rule.
 pub fn rule_from_json(settings: Value) -> serde_json::Result<WalkRule> {
-    // By the name, so that the error of a wrong setting names it.
+    // Dispatched by name, so that the error for a wrong setting mentions the setting.
     let name = settings.get("rule").and_then(Value::as_str).unwrap_or_default();
     match ReferenceKind::NAMES.contains(&name) {
         true => serde_json::from_value::<ReferenceKind>(settings).map(WalkRule::from),
@@ -56,11 +55,11 @@ pub fn rule_from_json(settings: Value) -> serde_json::Result<WalkRule> {
     }
 }
 
-/// Reads a verifier from its settings as JSON; a walk's are its rule's, beside
-/// `"verifier": "walk"`.
+/// Reads a verifier from its settings as JSON. A walk has its rule's settings next to `"verifier":
+/// "walk"`.
 ///
 /// # Errors
-/// As for [`rule_from_json`].
+/// The errors of [`rule_from_json`].
 pub fn verifier_from_json(mut settings: Value) -> serde_json::Result<VerifierKind> {
     match settings.get("verifier").and_then(Value::as_str) {
         Some("walk") => {
@@ -71,7 +70,7 @@ pub fn verifier_from_json(mut settings: Value) -> serde_json::Result<VerifierKin
     }
 }
 
-/// Builds the verifier, or the walk by a rule that is not exact: to measure what it emits.
+/// Builds a verifier for measurement, which may be a walk with a rule that is not exact.
 ///
 /// # Errors
 /// Settings out of range.
@@ -82,10 +81,10 @@ pub fn for_measurement(kind: &VerifierKind) -> Result<Box<dyn Verifier>> {
     }
 }
 
-/// The settings of a rule of this crate, of a walk that goes by one.
+/// Returns the settings of a walk's rule, if it is a rule of this crate.
 ///
 /// # Errors
-/// Settings that are none.
+/// Invalid settings.
 pub fn reference(rule: &WalkRule) -> Option<ReferenceKind> {
     serde_json::to_value(rule).ok().and_then(|settings| serde_json::from_value(settings).ok())
 }

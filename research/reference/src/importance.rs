@@ -1,16 +1,16 @@
-//! Importance-weighted selection: a small linear program says which of two drafts to select.
+//! Importance-weighted selection: a small linear program determines which of two drafts to select.
 //!
-//! Problem: select one of the drafts so that Σ min(p, m), m the distribution of the selected draft,
-//! is large; then apply single-draft speculative sampling to it.
+//! Problem: select one of the drafts so that Σ min(p, m) is large, where m is the distribution of
+//! the selected draft; then apply single-draft speculative sampling to it.
 //! Source: Khisti et al. 2025: section 4 (program, truncated program, truncated alphabet), appendix
 //! G (algorithm 2 and variant G.1), appendix I (distinct drafts), remark 3 (more than two drafts).
 //! Complexity: a program with s(s + 1)/2 variables and a sort of the vocabulary per stage, n − 1
 //! stages.
-//! Deviations: (1) the weight is one number per unordered pair also for distinct drafts: only the
-//! mass that a pair gives to each of its tokens matters, and any such mass is reached by a weight
-//! that ignores who drew what; (2) variant G.1: formula (195) for pairs wholly outside the program
-//! did not survive in the text at hand; they get weight 1/2, which needs no sort either; (3) each
-//! stage of more than two drafts pairs the winner so far with the next draft.
+//! Deviations: (1) there is one weight per unordered pair, also for distinct drafts: only the mass
+//! that a pair gives to each of its tokens matters, and weights that ignore who drew which token
+//! reach any such mass; (2) in variant G.1, formula (195), for pairs entirely outside the program,
+//! is missing in our copy of the paper; such pairs have weight 1/2, which needs no sort; (3) with
+//! more than two drafts, each stage pairs the draft selected so far with the next one.
 
 use polydraft::coupling::canonical::{Canonical, Selector};
 use polydraft::coupling::{Problem, Rule, RuleSettings};
@@ -21,11 +21,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::program::{Deadline, Program, Solver};
 
-/// Which tokens the linear program is about.
+/// Choice of the tokens in the linear program.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Selection {
-    /// Tokens with the largest p − q², the mass that only weights can supply (algorithm 2).
+    /// Tokens with the largest p − q², the mass that depends on the weights (algorithm 2).
     #[default]
     Gap,
     /// Tokens with the largest q (variant G.1).
@@ -36,12 +36,12 @@ pub enum Selection {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Tokens in the linear program (s), from 1 to 20. Default 5.
+    /// Number of tokens in the linear program (s), from 1 to 20. Default 5.
     pub truncation: usize,
-    /// Which tokens these are. Default: gap.
+    /// Choice of these tokens. Default: gap.
     pub selection: Selection,
-    /// Tokens of the target that the rule is run on, the most likely ones (the paper's V0); the
-    /// target's other tokens are never accepted. Default 40; none for all.
+    /// Number of the target's likeliest tokens to which the rule is restricted (the paper's V0).
+    /// Other tokens of the target are never accepted. Default 40; `None` for all.
     pub alphabet: Option<usize>,
 }
 
@@ -74,22 +74,21 @@ impl RuleSettings for Settings {
     }
 }
 
-/// The selection between two drafts, the first from the distribution `first`, the second from
-/// `second`.
+/// Selection between two drafts, the first one drawn from `first`, the second one from `second`.
 struct Stage {
     selection: Selection,
-    /// The order of all tokens; the first ones are those of the program.
+    /// Order of all tokens; the first ones are those of the program.
     rank: Vec<u32>,
     size: usize,
-    /// The probability of selecting the token of rank i when the other has rank j, for i, j < size;
+    /// Probability of selecting the token of rank i if the other one has rank j, for i, j < size;
     /// shape `[size, size]`.
     weights: Vec<f64>,
-    /// The distribution of the selected draft, shape `[vocabulary]`.
+    /// Distribution of the selected draft, shape `[vocabulary]`.
     selected: Vec<f64>,
 }
 
 impl Stage {
-    /// The probability of selecting token a from {a, b}.
+    /// Returns the probability of selecting token a from {a, b}.
     fn weight(&self, a: Token, b: Token) -> f64 {
         let (i, j) = (self.rank[a as usize] as usize, self.rank[b as usize] as usize);
         if i < self.size && j < self.size {
@@ -121,7 +120,8 @@ impl Stage {
         let mut rank = vec![0; order.len()];
         order.iter().zip(0..).for_each(|(&token, location)| rank[token] = location);
 
-        // What pairs with a token outside the program give, from the last token to the first.
+        // Contributions of pairs with a token outside the program, from the last token to the
+        // first.
         let mut selected = vec![0.0; order.len()];
         let (mut first_after, mut second_after) = (0.0, 0.0);
         let half = settings.selection == Selection::LargestDraft;
@@ -154,8 +154,8 @@ impl Stage {
     }
 }
 
-/// The weights w_ij = 1 − w_ji, shape `[size, size]`, that maximise Σ_i min(demand_i, base_i + Σ_j
-/// pair_ij w_ij).
+/// Returns the weights w_ij = 1 − w_ji, shape `[size, size]`, that maximise Σ_i min(demand_i,
+/// base_i + Σ_j pair_ij w_ij).
 fn solve(
     size: usize,
     pair: impl Fn(usize, usize) -> f64,
@@ -173,7 +173,7 @@ fn solve(
             weights[i * size + j] = 0.5;
             weights[j * size + i] = 0.5;
             if mass > 0.0 {
-                // In units of mass, as everything else in a program.
+                // In units of mass, like all other variables of programs.
                 let variable = program.variable(0.0, mass);
                 variables.push((i, j, mass, variable));
                 rows[i].push((variable, -1.0));
@@ -199,14 +199,14 @@ fn solve(
     Ok(weights)
 }
 
-/// Tokens that all stages of a node may sort together: a tenth of a second.
+/// Maximum number of tokens that all stages of a node sort together, about a tenth of a second.
 const MOST_SORTED: usize = 1 << 21;
 
 struct Importance {
     settings: Settings,
-    /// The target on the truncated alphabet, normalised, shape `[vocabulary]`.
+    /// Target restricted to the truncated alphabet, normalised, shape `[vocabulary]`.
     target: Vec<f64>,
-    /// The probability that the target gives to that alphabet.
+    /// Target probability of the truncated alphabet.
     retained: f64,
     stages: Vec<Stage>,
 }
@@ -290,7 +290,7 @@ impl Selector for Importance {
         }
     }
 
-    /// The truncated alphabet included.
+    /// Includes the truncated alphabet.
     fn accept(&self, problem: &Problem, token: Token) -> f64 {
         let (p, m) = (self.target[token as usize], self.selected(problem, token));
         match p {
@@ -300,8 +300,8 @@ impl Selector for Importance {
         }
     }
 
-    /// Returns the accepted and kept mass of a token. The rest of p is the residual on the
-    /// alphabet, and all outside.
+    /// Returns the mass of a token that is accepted or kept. The rest of p is the residual on the
+    /// alphabet, and everything outside of it.
     fn covered(&self, problem: &Problem, token: Token) -> f64 {
         self.retained * self.target[token as usize].min(self.selected(problem, token))
     }

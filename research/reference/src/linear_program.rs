@@ -1,11 +1,12 @@
 //! Optimal transport by linear program: the oracle for everything else.
 //!
-//! Problem: the rule of the largest acceptance, for any drafting scheme whose tuples can be
+//! Problem: find the rule with the largest acceptance, for any drafting scheme whose tuples can be
 //! enumerated.
 //! Source: Sun et al. 2023 (SpecTr), section 3; Hu et al. 2025 for the program with inequalities.
-//! Complexity: a linear program with a variable for each pair of a token set and a token in it: Σ
-//! j·C(k, j), j ≤ n, for n i.i.d. drafts of k tokens.
-//! Deviations: (1) tuples are merged by their set of tokens; the papers' tables have V^n of them.
+//! Complexity: a linear program with a variable per token set and token in it: Σ j·C(k, j), j ≤ n,
+//! for n i.i.d. drafts from k tokens.
+//! Deviations: (1) tuples with the same set of tokens are merged; the papers' tables have V^n
+//! tuples.
 
 use crate::program::{Deadline, Solver, check_seconds};
 use crate::sets::{Part, TokenSets};
@@ -18,11 +19,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Who solves the program. Default: microlp.
+    /// Solver of the program. Default: microlp.
     pub solver: Solver,
-    /// Largest number of variables, pairs of a token set and a token in it. Default 50,000.
+    /// Maximum number of variables (pairs of a token set and a token in it). Default 50,000.
     pub max_variables: usize,
-    /// Longest time for a node, in seconds. Default 60.
+    /// Time limit per node in seconds. Default 60.
     pub seconds: f64,
 }
 

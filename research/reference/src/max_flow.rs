@@ -1,11 +1,11 @@
 //! Optimal transport by maximum flow.
 //!
-//! Problem: the rule of the largest acceptance, for any drafting scheme whose tuples can be
+//! Problem: find the rule with the largest acceptance, for any drafting scheme whose tuples can be
 //! enumerated.
-//! Source: Thomas and Pal 2025 (Global Resolution), section 5.2: source → token i (p_i) → token
-//! sets that contain i → sink (their probability).
-//! Complexity: one maximum flow with an edge for each pair of a token set and a token in it.
-//! Deviations: (1) tuples are merged by their set of tokens.
+//! Source: Thomas and Pal 2025 (Global Resolution), section 5.2. Network: source → token i
+//! (capacity p_i) → token sets that contain i → sink (capacity: probability of the set).
+//! Complexity: one maximum flow with an edge per token set and token in it.
+//! Deviations: (1) tuples with the same set of tokens are merged.
 
 use crate::program::{Deadline, check_seconds};
 use crate::sets::{Part, TokenSets};
@@ -18,9 +18,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Largest number of edges between tokens and token sets (40 bytes each). Default 4,000,000.
+    /// Maximum number of edges between tokens and token sets (40 bytes each). Default 4,000,000.
     pub max_variables: usize,
-    /// Longest time for a node, in seconds. Default 60.
+    /// Time limit per node in seconds. Default 60.
     pub seconds: f64,
 }
 
@@ -43,7 +43,7 @@ impl RuleSettings for Settings {
     }
 }
 
-/// Edges are numbered in 32 bits, two numbers each.
+/// Checks that edge indices fit in 32 bits; each edge has two.
 pub(crate) fn check_edges(edges: usize) -> Result<()> {
     if (1..=500_000_000).contains(&edges) {
         return Ok(());

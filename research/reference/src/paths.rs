@@ -1,50 +1,50 @@
-//! The most tokens per call that any verifier can emit: linear programs over paths.
+//! The maximum number of tokens per call that any verifier can emit: linear programs over paths.
 //!
-//! Problem: K paths of length L are drawn independently from the draft. A valid verifier emits a
-//! prefix of one of them and one more token, such that the output has the target's distribution.
-//! How many tokens can it emit on average?
+//! Problem: K paths of length L are drawn independently from the draft. A lossless verifier emits a
+//! prefix of one of them and one further token, such that the output has the target's distribution.
+//! What is the maximum of its expected number of tokens?
 //! Source: Thomas and Pal 2025 (greedy multi-path block verification), theorems 3.3 and 4.3:
-//! "information-agnostic" bounds, for verifiers that may use all distributions, also those off the
-//! drafted paths. The decomposition into selection and one path: lemma 4.4 and theorem 4.6 there.
-//! Complexity: variables Σ_j j·C(N, j), j ≤ K, N = V^L at most; exponential in all three.
-//! Deviations: (1) not one variable for each pair (tuple of paths, emitted sequence): tuples are
-//! merged by the set of their paths, and a set shares its probability out among its *paths*, giving
-//! a selection distribution m. The accepted mass R(x) of a prefix x (the probability that at least
-//! x is accepted) then has R(∅) = 1, R(x) ≤ m(x) and R(xt) ≤ R(x)·p(t|x), and Σ R is the expected
-//! number of tokens. The optimum is the same: accepted prefixes are nested sets of paths, so mass
-//! can be moved between paths and prefixes exactly when R ≤ m; (2) paths that leave the target's
-//! support (or have the same end inside of it) are one path.
+//! "information-agnostic" bounds for verifiers that may use all distributions, also at contexts
+//! outside of the drafted paths. Decomposition into selection and a single path: lemma 4.4 and
+//! theorem 4.6 there.
+//! Complexity: at most Σ_j j·C(N, j), j ≤ K, variables, where N = V^L; exponential in K, L and V.
+//! Deviations: (1) instead of one variable per tuple of paths and emitted sequence, tuples are
+//! merged by their set of paths. A set distributes its probability among its *paths*, giving a
+//! selection distribution m. Let R(x) be the probability that at least the prefix x is accepted.
+//! Then R(∅) = 1, R(x) ≤ m(x) and R(xt) ≤ R(x)·p(t|x), and Σ R is the expected number of tokens.
+//! The optimum is the same: accepted prefixes are nested sets of paths, so mass can be moved
+//! between paths and prefixes exactly when R ≤ m; (2) paths that leave the target's support at the
+//! same prefix are one path.
 
 use crate::program::{Deadline, Program, Solver};
 use crate::sets::{MOST_DRAFTS, for_each_iid_set, how_many, pairs};
 use polydraft::{Distribution, Error, Result, Token};
 
-/// A target and a draft, both as next-token distributions given a context, and the form of the
-/// draft.
+/// Next-token distributions of a target and a draft by context, and the form of the draft.
 #[derive(Clone, Copy)]
 pub struct PathProblem<'a> {
     /// Number of tokens V.
     pub vocabulary: usize,
-    /// Tokens drafted on each path, L ≥ 1.
+    /// Number of tokens per path, L ≥ 1.
     pub depth: usize,
     /// Number of independent paths, K ≥ 1.
     pub paths: usize,
-    /// The target's next-token distribution after these tokens; requested for contexts of up to
-    /// `depth` − 1 tokens.
+    /// Returns the target's next-token distribution after these tokens; called for contexts of up
+    /// to `depth` − 1 tokens.
     pub target: &'a dyn Fn(&[Token]) -> Result<Distribution>,
-    /// The draft's, for contexts of up to `depth` − 1 tokens.
+    /// Returns the draft's next-token distribution; called for contexts of up to `depth` − 1
+    /// tokens.
     pub draft: &'a dyn Fn(&[Token]) -> Result<Distribution>,
 }
 
-/// Limits of the size of a program.
+/// Limits of a program.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
-    /// Largest number of variables; also the largest number of paths V^L that are looked at.
-    /// Default 20,000.
+    /// Maximum number of variables, and of paths V^L. Default 20,000.
     pub variables: usize,
-    /// Longest time, in seconds. Default 60.
+    /// Time limit in seconds. Default 60.
     pub seconds: f64,
-    /// Who solves it. Default: microlp.
+    /// Solver. Default: microlp.
     pub solver: Solver,
 }
 
@@ -54,8 +54,9 @@ impl Default for Limits {
     }
 }
 
-/// The largest expected number of tokens per call, the last one included, of any valid verifier of
-/// a single path (`problem.paths` is taken as 1). Block verification reaches it.
+/// Returns the maximum of the expected number of tokens per call, including the last token, over
+/// all lossless verifiers of a single path (`problem.paths` is treated as 1). Block verification
+/// reaches it.
 ///
 /// # Errors
 /// More variables than the limit, no answer in time, a depth of 0, or an error of the
@@ -64,8 +65,8 @@ pub fn single_path_optimum(problem: &PathProblem, limits: &Limits) -> Result<f64
     multi_path_optimum(&PathProblem { paths: 1, ..*problem }, limits)
 }
 
-/// The largest expected number of tokens per call, the last one included, of any valid verifier of
-/// `problem.paths` independent paths.
+/// Returns the maximum of the expected number of tokens per call, including the last token, over
+/// all lossless verifiers of `problem.paths` independent paths.
 ///
 /// # Errors
 /// More variables than the limit, no answer in time, a depth or number of paths of 0 or more than
@@ -74,26 +75,26 @@ pub fn multi_path_optimum(problem: &PathProblem, limits: &Limits) -> Result<f64>
     multi_path_optimum_given(problem, First::Free, limits)
 }
 
-/// A constraint on the first token; the number of tokens is maximised under it.
+/// Constraint on the first token, under which the number of tokens is maximised.
 #[derive(Debug, Clone, Copy)]
 pub enum First<'a> {
-    /// Nothing.
+    /// No constraint.
     Free,
-    /// Accepted as often as any rule can; tokens after it count for the rest.
+    /// The first token is accepted as often as possible; further tokens have lower priority.
     Accepted,
-    /// Selected with these probabilities, shape `[vocabulary]`, the distribution of a selection.
+    /// The first token is selected with these probabilities, shape `[vocabulary]`.
     Selected(&'a [f64]),
 }
 
-/// The weight of a first token relative to others where it has priority. Where some of it is given
-/// up, the gain after it is no more than a few times as much; a larger weight hides the gain from
-/// the solver.
+/// Weight of the first token in the objective if it has priority. Giving up some of its acceptance
+/// gains at most a few times as much later. A larger weight would hide those gains from the solver.
 const FIRST: f64 = 20.0;
 
-/// The tolerance of a distribution of the first token.
+/// Tolerance of the first token's distribution.
 const ROUNDING: f64 = 1e-12;
 
-/// [`multi_path_optimum`] over verifiers that meet the constraint `first` on the first token.
+/// Returns [`multi_path_optimum`] over verifiers that satisfy the constraint `first` on the first
+/// token.
 ///
 /// # Errors
 /// As for [`multi_path_optimum`].
@@ -109,7 +110,7 @@ pub fn multi_path_optimum_given(
         return Err(problem.too_large(limits, format!("{} variables", how_many(variables))));
     }
     let mut program = Program::default();
-    // R of every node but the root, which has 1.
+    // R of every node except the root, where it is 1.
     let worth = |parent| if parent == 0 && matches!(first, First::Accepted) { FIRST } else { 1.0 };
     let most = |node: &Node| match (first, node.parent) {
         (First::Selected(probs), Some(0)) => probs[node.token as usize],
@@ -132,8 +133,7 @@ pub fn multi_path_optimum_given(
         }
     }
     if problem.paths > 1 {
-        // What is selected below each node: a constant from sets of one path, variables from the
-        // others.
+        // Mass selected below each node: constant for sets of one path, variable for others.
         let mut selected = vec![(Vec::new(), 0.0); tree.nodes.len()];
         let masses: Vec<f64> = tree.ends.iter().map(|(_, mass)| *mass).collect();
         for_each_iid_set(&masses, 0.0, problem.paths, |members, probability| {
@@ -153,7 +153,7 @@ pub fn multi_path_optimum_given(
             tree.nodes.iter().zip(&budgets).zip(selected)
         {
             if let (First::Selected(probs), Some(0)) = (first, node.parent) {
-                // At least so much of each: together they are all that there is.
+                // Lower bounds suffice, because the masses sum to 1.
                 program.at_most(entries.clone(), constant - probs[node.token as usize] + ROUNDING);
             }
             if let Some(budget) = *budget {
@@ -168,7 +168,7 @@ pub fn multi_path_optimum_given(
 }
 
 impl PathProblem<'_> {
-    /// Refuses a wrong setting, and more paths than can be enumerated.
+    /// Rejects invalid settings, and problems with too many paths.
     fn check(&self, limits: &Limits) -> Result<()> {
         crate::program::check_seconds(limits.seconds)?;
         if self.depth == 0 {
@@ -192,7 +192,7 @@ impl PathProblem<'_> {
         Ok(())
     }
 
-    /// How much there is, and what would fit.
+    /// Returns an error that reports the size, and which size would fit.
     fn too_large(&self, limits: &Limits, got: String) -> Error {
         let Self { vocabulary, depth, paths, .. } = *self;
         let fits = |depth: usize, paths: usize| {
@@ -216,21 +216,21 @@ impl PathProblem<'_> {
     }
 }
 
-/// A prefix that both models may write.
+/// A prefix that both models can generate.
 struct Node {
     parent: Option<usize>,
-    /// Its last token; of the root none.
+    /// Last token; unused for the root.
     token: Token,
-    /// p of it, given its parent.
+    /// Target probability given the parent.
     conditional: f64,
-    /// q of the whole prefix.
+    /// Draft probability of the prefix.
     drafted: f64,
 }
 
-/// The prefixes that both models may write, parents first, and where the drafted paths leave them.
+/// Prefixes that both models can generate, parents first, and the ends of drafted paths in them.
 struct Tree {
     nodes: Vec<Node>,
-    /// Node and probability of every end of a path; each node at most once.
+    /// Nodes at which paths end, with their probabilities; each node at most once.
     ends: Vec<(usize, f64)>,
 }
 
@@ -280,7 +280,7 @@ impl Tree {
         Ok(())
     }
 
-    /// A node and all above it.
+    /// Returns a node and its ancestors.
     fn upwards(&self, node: usize) -> impl Iterator<Item = usize> + '_ {
         std::iter::successors(Some(node), |&node| self.nodes[node].parent)
     }

@@ -1,17 +1,17 @@
-//! Linear programs and who solves them.
+//! Linear programs and their solvers.
 //!
 //! Problem: maximise c·x over 0 ≤ x ≤ u with Ax ≤ b, where b ≥ 0 (x = 0 is feasible).
 //! Source: microlp (pure Rust, simplex), or HiGHS (Huangfu and Hall 2018) with the feature `highs`.
-//! Deviations: (1) solvers meet constraints to an absolute tolerance of 1e-10 or more, but the
-//! probabilities here may be smaller: capacities are scaled by 1e6 on the way in, answers back on
-//! the way out. (2) HiGHS calls a program infeasible whose capacities lie below its tolerance,
-//! though x = 0 is feasible: there such a variable is 0, which costs at most its capacity, 1e-16.
+//! Deviations: (1) solvers satisfy constraints to an absolute tolerance of 1e-10 or more, but
+//! probabilities here may be smaller. So capacities are multiplied by 1e6, and solutions divided by
+//! it. (2) HiGHS reports a program as infeasible if a capacity is below its tolerance, although x =
+//! 0 is feasible. So such variables are set to 0, which costs at most their capacity, 1e-16.
 
 use polydraft::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// Who solves a linear program.
+/// Solver of linear programs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Solver {
@@ -23,10 +23,10 @@ pub enum Solver {
 }
 
 impl Solver {
-    /// The best that is built in: HiGHS where the feature `highs` is on.
+    /// Best available solver: HiGHS with the feature `highs`, else microlp.
     pub const BEST: Self = if cfg!(feature = "highs") { Self::Highs } else { Self::Microlp };
 
-    /// The name that users type.
+    /// Returns the name in options.
     pub fn name(self) -> &'static str {
         match self {
             Self::Microlp => "microlp",
@@ -34,7 +34,7 @@ impl Solver {
         }
     }
 
-    /// Refuses a solver that is not built in.
+    /// Checks that the solver is available.
     ///
     /// # Errors
     /// HiGHS without the feature `highs`.
@@ -50,7 +50,7 @@ impl Solver {
     }
 }
 
-/// The time by which a solver must be done.
+/// Time limit of a solver.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadline {
     end: Option<Instant>,
@@ -58,7 +58,8 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// `seconds` from now, at least 0. A time too long to count is none.
+    /// Creates a deadline in `seconds` seconds, at least 0. Times too long to represent mean no
+    /// limit.
     pub fn after(seconds: f64) -> Self {
         let duration = Duration::try_from_secs_f64(seconds).ok();
         Self { end: duration.and_then(|duration| Instant::now().checked_add(duration)), seconds }
@@ -69,12 +70,12 @@ impl Deadline {
         self.end.map(|end| end.saturating_duration_since(Instant::now()))
     }
 
-    /// Whether it is over.
+    /// Whether the deadline has passed.
     pub fn is_over(&self) -> bool {
         self.left() == Some(Duration::ZERO)
     }
 
-    /// The error of a solver that was not done in time.
+    /// Returns the error of a solver that exceeded its time limit.
     pub fn error(&self, operation: &'static str) -> Error {
         Error::Solver {
             operation,
@@ -91,7 +92,7 @@ pub(crate) fn check_seconds(seconds: f64) -> Result<()> {
     Err(Error::Setting { setting: "seconds", expected: "above 0", got: seconds.to_string() })
 }
 
-/// Maximise `objective`·x over 0 ≤ x ≤ `upper` and the rows Σ coefficient·x ≤ bound.
+/// Linear program: maximise `objective`·x over 0 ≤ x ≤ `upper`, with rows Σ coefficient·x ≤ bound.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Program {
     objective: Vec<f64>,
@@ -105,10 +106,10 @@ struct Row {
     bound: f64,
 }
 
-/// Brings probabilities well above the solvers' absolute tolerances.
+/// Factor that raises probabilities above the solvers' absolute tolerances.
 const SCALE: f64 = 1e6;
 
-/// How far the solvers may miss a constraint, after scaling: the least that HiGHS takes.
+/// Tolerance of constraints after scaling: the minimum that HiGHS accepts.
 const TOLERANCE: f64 = 1e-10;
 
 impl Program {
@@ -124,8 +125,8 @@ impl Program {
         self.rows.push(Row { entries, bound });
     }
 
-    /// The best x, within the solver's tolerances; callers that need more enforce their constraints
-    /// afterwards.
+    /// Returns the optimal x within the solver's tolerances; callers that need exact constraints
+    /// enforce them afterwards.
     pub fn solve(
         &self,
         operation: &'static str,
@@ -204,7 +205,7 @@ impl Program {
         if let Some(left) = deadline.left() {
             model.set_option("time_limit", left.as_secs_f64());
         }
-        // One thread, as all the other solvers.
+        // One thread, like all other solvers.
         model.set_option("threads", 1);
         model.set_option("primal_feasibility_tolerance", TOLERANCE);
         model.set_option("dual_feasibility_tolerance", TOLERANCE);

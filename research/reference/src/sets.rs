@@ -1,24 +1,24 @@
-//! Tuples of drafts, merged by the set of their tokens.
+//! Tuples of drafts, merged by their set of tokens.
 //!
-//! Problem: a rule may treat all tuples of one token set alike, so of V^n tuples only their sets
-//! remain; with a set H of tokens whose presence does not matter, only what a tuple has outside of
-//! H.
+//! Problem: a rule may treat all tuples with the same set of tokens alike, so V^n tuples reduce to
+//! their sets. If the presence of tokens in a set H does not matter, only the tokens outside of H
+//! count.
 //! Source: Hu et al. 2025 for sets instead of tuples; Thomas and Pal 2025 (Global Resolution),
-//! appendix K, for what is left outside of H.
-//! Complexity: i.i.d. O(n²) a set; other schemes one visit a tuple and a sort.
+//! appendix K, for the tokens outside of H.
+//! Complexity: O(n²) per set for i.i.d. drafts; for other schemes one visit per tuple and a sort.
 //! Deviations: (1) the probability of a set of i.i.d. drafts is n!·[x^n] e^{q(H)x} Π (e^{q_i x} −
-//! 1), a sum of positive terms, where appendix K has an inclusion–exclusion that cancels for small
-//! q. The two are equal.
+//! 1), a sum of positive terms. The equal inclusion–exclusion formula of appendix K cancels for
+//! small q.
 
 use polydraft::{Drafting, Error, Proposal, Result, Token};
 
-/// More drafts than this have binomial coefficients that floating point cannot hold to 1e-12.
+/// Maximum number of drafts: above it, binomial coefficients exceed an accuracy of 1e-12.
 pub(crate) const MOST_DRAFTS: usize = 64;
 
 /// Calls `visit(members, probability)` for every non-empty set of positive probability, in
-/// lexicographic order: `members` are ascending indices into `masses`, and the probability is that
-/// of `count` i.i.d. draws hitting each member, nothing else in `masses`, and otherwise only tokens
-/// of the total mass `free`.
+/// lexicographic order. `members` are ascending indices into `masses`. The probability is that
+/// `count` i.i.d. draws contain each member, no other token of `masses`, and otherwise only tokens
+/// whose total mass is `free`.
 pub(crate) fn for_each_iid_set(
     masses: &[f64],
     free: f64,
@@ -26,8 +26,8 @@ pub(crate) fn for_each_iid_set(
     mut visit: impl FnMut(&[usize], f64),
 ) {
     let binomial = binomials(count);
-    // ways[d][k]: the probability that k draws hit each of the first d members and else only
-    // `free`.
+    // ways[d][k]: the probability that k draws contain each of the first d members and otherwise
+    // only free tokens.
     let mut ways = vec![vec![0.0; count + 1]; count + 1];
     (0..=count).for_each(|k| ways[0][k] = free.powi(k as i32));
     let mut members: Vec<usize> = Vec::with_capacity(count);
@@ -69,7 +69,8 @@ fn binomials(count: usize) -> Vec<Vec<f64>> {
     rows
 }
 
-/// The number of pairs (set, token in it) over the sets of 1 to `count` of `tokens` tokens.
+/// Returns the number of pairs (set, token in it) over the sets of 1 to `count` out of `tokens`
+/// tokens.
 pub(crate) fn pairs(tokens: usize, count: usize) -> f64 {
     let (mut binomial, mut sum) = (1.0, 0.0);
     for size in 1..=count.min(tokens) {
@@ -79,12 +80,12 @@ pub(crate) fn pairs(tokens: usize, count: usize) -> f64 {
     sum
 }
 
-/// Which tuples are meant, and what of them counts.
+/// Selection of tuples, and of the tokens in them that count.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Part<'a> {
     /// All tuples, with all their tokens.
     All,
-    /// The tuples inside of H, given by its tokens, ascending.
+    /// The tuples inside of H, whose tokens are given in ascending order.
     Inside(&'a [Token]),
     /// The other tuples, with their tokens outside of H.
     Outside(&'a [Token]),
@@ -100,7 +101,7 @@ impl Part<'_> {
         }
     }
 
-    /// The tokens that count, ascending and each once; `None` for a tuple that is not meant.
+    /// Returns the distinct tokens that count, ascending; `None` for a tuple that is not selected.
     pub fn key(&self, drafts: &[Token]) -> Option<Vec<Token>> {
         let mut tokens = drafts.to_vec();
         match self {
@@ -124,10 +125,10 @@ pub(crate) struct TokenSets {
 }
 
 impl TokenSets {
-    /// Whether they can be enumerated within `limit` pairs (set, token).
+    /// Checks that the sets have at most `limit` pairs (set, token).
     ///
     /// # Errors
-    /// More of them, or more than 64 drafts; the error says how many there are and what would fit.
+    /// More pairs, or more than 64 drafts. The error reports the number of pairs and which size would fit.
     pub fn check(
         operation: &'static str,
         proposal: &Proposal,
@@ -148,10 +149,10 @@ impl TokenSets {
         check_size(operation, proposal, size, limit)
     }
 
-    /// Enumerates them.
+    /// Enumerates the sets.
     ///
     /// # Errors
-    /// As for [`TokenSets::check`].
+    /// The errors of [`TokenSets::check`].
     pub fn new(
         operation: &'static str,
         proposal: &Proposal,
@@ -196,18 +197,18 @@ impl TokenSets {
         self.probabilities.push(probability);
     }
 
-    /// Number of sets.
+    /// Returns the number of sets.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// The tokens of all sets, one set after the other.
+    /// Returns the tokens of all sets, one set after the other.
     pub fn tokens(&self) -> &[Token] {
         &self.tokens
     }
 
-    /// The tokens that are in any set, ascending and each once, and where each of
-    /// [`TokenSets::tokens`] is in them.
+    /// Returns the distinct tokens of all sets, ascending, and for each of [`TokenSets::tokens`]
+    /// its index in them.
     pub fn distinct(&self) -> (Vec<Token>, Vec<u32>) {
         let mut distinct = self.tokens.clone();
         distinct.sort_unstable();
@@ -217,18 +218,19 @@ impl TokenSets {
         (distinct, locations)
     }
 
-    /// Where the tokens of a set are in [`TokenSets::tokens`].
+    /// Returns the range of a set in [`TokenSets::tokens`].
     pub fn range(&self, set: usize) -> std::ops::Range<usize> {
         let start = if set == 0 { 0 } else { self.ends[set - 1] };
         start..self.ends[set]
     }
 
-    /// The probability of a set, above 0.
+    /// Returns the probability of a set, above 0.
     pub fn probability(&self, set: usize) -> f64 {
         self.probabilities[set]
     }
 
-    /// The set of these tokens (ascending, each once), if it has any probability.
+    /// Returns the index of a set, given its tokens in ascending order, if its probability is above
+    /// 0.
     pub fn find(&self, tokens: &[Token]) -> Option<usize> {
         let (mut low, mut high) = (0, self.len());
         while low < high {
@@ -243,7 +245,7 @@ impl TokenSets {
     }
 }
 
-/// Refuses what does not fit, and says what would.
+/// Rejects problems above the limit; the error reports which size would fit.
 fn check_size(operation: &'static str, proposal: &Proposal, size: f64, limit: usize) -> Result<()> {
     let (count, scheme) = (proposal.count(), proposal.scheme());
     let support = (0..proposal_distributions(proposal))
@@ -278,7 +280,7 @@ fn check_size(operation: &'static str, proposal: &Proposal, size: f64, limit: us
     Err(Error::TooLarge { operation, expected: format!("at most {limit} variables{would}"), got })
 }
 
-/// A number of things for people: a power has more digits than anybody reads.
+/// Formats a count for messages; large ones in scientific notation.
 pub(crate) fn how_many(number: f64) -> String {
     if number < 1e15 { format!("{number:.0}") } else { format!("{number:.1e}") }
 }
@@ -287,8 +289,8 @@ fn proposal_distributions(proposal: &Proposal) -> usize {
     if proposal.scheme() == Drafting::Distinct { proposal.count() } else { 1 }
 }
 
-/// Calls `visit(drafts, probability)` for every tuple of positive probability; hub and greedy
-/// tuples have the same sets, so each set comes once.
+/// Calls `visit(drafts, probability)` for every tuple of positive probability. For hub and greedy
+/// drafting, each set is visited once.
 fn for_each_tuple(proposal: &Proposal, visit: &mut impl FnMut(&[Token], f64)) {
     let probs = proposal.distribution(0);
     match proposal.scheme() {
@@ -328,8 +330,8 @@ fn for_each_tuple(proposal: &Proposal, visit: &mut impl FnMut(&[Token], f64)) {
     }
 }
 
-/// All continuations of `drafts` to `count` of them; `removing` takes drawn tokens out and
-/// renormalises.
+/// Visits all continuations of `drafts` to `count` drafts. If `removing`, drawn tokens are removed
+/// and the rest is renormalised.
 fn sequences<'a>(
     count: usize,
     drafts: &mut Vec<Token>,

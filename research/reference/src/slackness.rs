@@ -1,15 +1,16 @@
 //! Optimal transport split in two by complementary slackness.
 //!
-//! Problem: the rule of the largest acceptance. With H* = argmin [p(H) − Pr(all drafts lie in H)],
-//! tuples inside H* serve the tokens of H* only, which get all they want (the *inner* system); all
-//! other tuples are used up by tokens outside H* (the *outer* system). Only the system that holds
-//! the drawn tuple is needed.
+//! Problem: find the rule with the largest acceptance. With H* = argmin [p(H) − Pr(all drafts lie
+//! in H)], tuples inside H* are accepted with tokens of H* only, each of which reaches its full
+//! probability p (the *inner* system). All other tuples are always accepted, with tokens outside H*
+//! (the *outer* system). Only the system of the drawn tuple must be solved.
 //! Source: Thomas and Pal 2025 (Global Resolution), theorem 5.1 and section 5.3.
 //! Complexity: H* as in [`crate::optimum::best`], and a maximum flow on the token sets of one
 //! system.
-//! Deviations: (1) tuples are merged by what they have outside H* (outer) or by their set (inner);
-//! (2) a draft rejected in the inner system needs what the outer one leaves of p, which is solved
-//! then; the paper's formula (8) needs it too.
+//! Deviations: (1) tuples are merged by their tokens outside H* (outer system) or by their set
+//! (inner system); (2) if a draft is rejected in the inner system, the rest of p after the outer
+//! system is needed, so that system is then solved as well; the paper's formula (8) requires it
+//! too.
 
 use crate::max_flow::check_edges;
 use crate::optimum;
@@ -25,7 +26,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Largest number of edges between tokens and token sets of a system (40 bytes each). Default
+    /// Maximum number of edges between tokens and token sets of a system (40 bytes each). Default
     /// 4,000,000.
     pub max_variables: usize,
 }
@@ -54,10 +55,10 @@ struct Slackness {
 
 const NAME: &str = "slackness";
 
-/// The system of a part, solved if it is not yet.
+/// Returns a system, and solves it first if necessary.
 ///
-/// `prepare` has checked its size, and there is no time limit: it cannot fail. Should it fail,
-/// nothing would be accepted, and the emitted distribution would still be right.
+/// Cannot fail, because `prepare` has checked the size and there is no time limit. If it did, nothing
+/// would be accepted, and the emitted distribution would still be correct.
 fn solved<'a>(
     system: &'a mut Option<Transport>,
     problem: &Problem,

@@ -1,11 +1,11 @@
-//! Solutions of the optimal transport problem for a tuple of drafts, and rules made of them.
+//! Solutions of the optimal transport problem for a tuple of drafts, and rules that use them.
 //!
-//! Problem: s(i, ω) ≥ 0 for tokens i of tuple ω with Σ_ω s(i, ω) ≤ p_i and Σ_i s(i, ω) ≤ Pr(ω), Σ s
-//! as large as possible. Given ω, token i is emitted with probability s(i, ω)/Pr(ω), and what is
-//! left goes to (p − Σ_ω s)+ normalised.
+//! Problem: find s(i, ω) ≥ 0 for tokens i of tuples ω with Σ_ω s(i, ω) ≤ p_i and Σ_i s(i, ω) ≤
+//! Pr(ω), and Σ s as large as possible. Given ω, token i is emitted with probability s(i, ω)/Pr(ω);
+//! otherwise a token is drawn from (p − Σ_ω s)+, normalised.
 //! Source: Sun et al. 2023 (SpecTr), with inequalities as in Hu et al. 2025.
-//! Deviations: (1) a solver's answer is brought within both constraints before it is used, token by
-//! token, then tuple by tuple: its errors cost acceptance, never the distribution.
+//! Deviations: (1) a solver's result is corrected to satisfy both constraints, first by token, then
+//! by tuple: its errors reduce acceptance, but never change the distribution.
 
 use crate::dinic::Network;
 use crate::program::{Deadline, Program, Solver};
@@ -14,19 +14,19 @@ use polydraft::coupling::{Emission, EmittedDistribution, Rule};
 use polydraft::random::RandomSource;
 use polydraft::{Distribution, Draws, Problem, Result, Token};
 
-/// Shares of token sets.
+/// The solution s, by token set.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Transport {
     sets: TokenSets,
     /// s of each token in each set, in the order of `sets.tokens()`.
     shares: Vec<f64>,
-    /// The tokens of all sets, ascending, and Σ s of each.
+    /// Tokens of all sets, ascending, and Σ s of each.
     tokens: Vec<Token>,
     served: Vec<f64>,
 }
 
 impl Transport {
-    /// By maximum flow.
+    /// Solves the problem by maximum flow.
     pub fn by_flow(
         operation: &'static str,
         target: &Distribution,
@@ -49,12 +49,12 @@ impl Transport {
             network.edge(first_set + set, sink, sets.probability(set), 0.0);
         }
         network.fill(source, sink, operation, deadline)?;
-        // Edges are numbered in twos.
+        // Each edge has two indices.
         let shares = (0..locations.len()).map(|entry| network.flow(2 * entry)).collect();
         Ok(Self::within(target, sets, shares))
     }
 
-    /// By linear program.
+    /// Solves the problem by linear program.
     pub fn by_program(
         operation: &'static str,
         target: &Distribution,
@@ -88,14 +88,14 @@ impl Transport {
         Ok(Self::within(target, sets, shares))
     }
 
-    /// Brings shares within the constraints.
+    /// Reduces shares until they satisfy the constraints.
     fn within(target: &Distribution, sets: TokenSets, mut shares: Vec<f64>) -> Self {
         let (tokens, locations) = sets.distinct();
         let mut served = vec![0.0; tokens.len()];
         for set in 0..sets.len() {
             let range = sets.range(set);
             for (share, &location) in shares[range.clone()].iter_mut().zip(&locations[range]) {
-                // What is not a number is 0.
+                // NaN counts as 0.
                 *share = if *share > 0.0 { share.min(sets.probability(set)) } else { 0.0 };
                 served[location as usize] += *share;
             }
@@ -124,12 +124,12 @@ impl Transport {
         Self { sets, shares, tokens, served }
     }
 
-    /// Σ s.
+    /// Returns the acceptance, Σ s.
     pub fn acceptance(&self) -> f64 {
         self.shares.iter().sum()
     }
 
-    /// Σ s of a token.
+    /// Returns Σ s of one token.
     pub fn served(&self, token: Token) -> f64 {
         self.tokens.binary_search(&token).map_or(0.0, |location| self.served[location])
     }
@@ -147,7 +147,7 @@ impl Transport {
     }
 }
 
-/// A rule that solves the whole transport at every node; `solve` says how.
+/// A rule that solves the full transport problem at every node, with `solve`.
 pub(crate) struct WholeTransport<F> {
     name: &'static str,
     solve: F,
@@ -199,12 +199,12 @@ impl<F: Fn(&'static str, &Problem) -> Result<Transport> + Send> Rule for WholeTr
 /// Decision of a rule for a tuple: accept one of its tokens, or none.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Choice {
-    /// Tokens of the tuple, each at most once, with the probability of accepting them.
+    /// Distinct tokens of the tuple, each with the probability of accepting it.
     pub accepted: Vec<(Token, f64)>,
 }
 
 impl Choice {
-    /// The token accepted, if any.
+    /// Draws the accepted token, if any.
     pub fn decide(&self, drafts: &[Token], rng: &mut dyn RandomSource) -> Option<Emission> {
         let mut weights: Vec<f64> =
             self.accepted.iter().map(|(_, probability)| *probability).collect();
@@ -213,7 +213,7 @@ impl Choice {
         Some(Emission { token, accepted: drafts.iter().position(|draft| *draft == token) })
     }
 
-    /// Decides; a rejection emits from (`target` − `served`)+ normalised.
+    /// Draws the emitted token; after a rejection from (`target` − `served`)+, normalised.
     pub fn emit(
         &self,
         drafts: &[Token],
@@ -224,7 +224,7 @@ impl Choice {
         self.decide(drafts, rng).unwrap_or_else(|| Self::reject(target, served, rng))
     }
 
-    /// The token emitted after a rejection.
+    /// Draws the token emitted after a rejection.
     pub fn reject(
         target: &Distribution,
         served: impl Fn(Token) -> f64,
@@ -233,7 +233,7 @@ impl Choice {
         Emission { token: target.sample_excess(1.0, served, rng), accepted: None }
     }
 
-    /// The distribution of [`Choice::emit`].
+    /// Returns the distribution of the token that [`Choice::emit`] draws.
     pub fn distribution(
         &self,
         target: &Distribution,
@@ -261,8 +261,8 @@ mod tests {
     use crate::sets::Part;
     use polydraft::Proposal;
 
-    /// Whatever a solver returns, negative, infinite or not a number: the emitted distribution is
-    /// the target's.
+    /// Whatever a solver returns (negative, infinite, NaN), the emitted distribution is the
+    /// target's.
     #[test]
     fn incorrect_solutions_only_cost_acceptance() {
         let target = Distribution::new(vec![0.1, 0.4, 0.0, 0.5]).unwrap();

@@ -1,21 +1,20 @@
-//! The expected number of tokens that a verifier emits for a given draft, over its own random
+//! Expected number of tokens that a verifier emits for a given draft, over its own random
 //! decisions.
 //!
-//! Problem: the expected number of tokens given the draft, without sampling the verifier's
-//! decisions.
-//! Source: ours. The verifier's own code is run once for every series of its decisions
-//! (`polydraft::enumerate`), except the last emitted token: which token that is does not change how
-//! many there are.
-//! Complexity: one run for each series of accepted and rejected nodes; a walk needs one
+//! Problem: compute this number without sampling the verifier's decisions.
+//! Source: ours. The verifier's own code runs once for every sequence of its decisions
+//! (`polydraft::enumerate`), except the choice of the last token, which does not change the number of
+//! tokens.
+//! Complexity: one run per sequence of accepted and rejected nodes; for a walk, one distribution per
+//! node and order of draws.
 //! distribution for each node and order of draws.
-//! Deviations: (1) a walk follows its rule's token wherever that is a child, so there every token
-//! counts. The rule's distribution at each node is computed, averaged over the orders in which the
-//! draws may have come: over all of them if they are few, else over random ones, which is unbiased;
-//! (2) block verification flips the coins of the selected path from its end upwards and ends with
-//! the first that accepts, so one run in which all reject gives the probability of every coin; (3)
-//! a draft of many paths is split at random into several subsamples, each a draft of as many paths
-//! as are compared, and the mean over the subsamples counts; a single-path verifier runs on each
-//! path of the draft.
+//! Deviations: (1) a walk accepts its rule's token whenever that is a child. So the rule's
+//! distribution at each node is computed, averaged over the possible orders of the draws: all of
+//! them if they are few, else random ones, which is unbiased; (2) block verification flips a coin
+//! for each node of the selected path, from its end upwards, and stops at the first acceptance, so
+//! one run in which all coins reject gives all probabilities; (3) a draft with many paths is split
+//! at random into subsamples with the number of paths to compare, and the mean over subsamples
+//! counts; a single-path verifier runs on each path.
 
 use polydraft::random::Outcomes;
 use polydraft::verify::walk;
@@ -32,24 +31,24 @@ use polydraft::VerifierKind;
 
 use crate::for_measurement;
 
-/// A verifier, in the form in which its expected number of tokens can be computed.
+/// A verifier in a form that allows to compute its expected number of tokens.
 pub struct Subject {
     way: Way,
-    /// Whether it runs on one path at a time.
+    /// Whether the verifier runs on one path at a time.
     alone: bool,
 }
 
 enum Way {
-    /// Rule by rule.
+    /// Computed from the rule's distribution at each node.
     Walk(Box<dyn Rule>, Box<ChaCha12Rng>),
-    /// By the coins of the selected path.
+    /// Computed from the coins of the selected path.
     Block(Box<dyn Verifier>),
-    /// By its decisions.
+    /// Computed from an enumeration of all decisions.
     Full(Box<dyn Verifier>),
 }
 
 impl Subject {
-    /// The verifier on trees of this form; none if it is not exact for them.
+    /// Creates the verifier for trees of this form; `None` if it is not exact for them.
     ///
     /// # Errors
     /// Settings out of range; a verifier that samples its own drafts.
@@ -79,8 +78,8 @@ impl Subject {
         Ok(Some(Self { way, alone }))
     }
 
-    /// The expected number of tokens emitted for a draft, the last one included: the mean over
-    /// these subsamples of the draft, or of the draft itself if there are none.
+    /// Returns the expected number of tokens emitted for a draft, including the last token: the
+    /// mean over `hands`, or the value of the draft itself if there are none.
     ///
     /// # Errors
     /// Errors of the verifier.
@@ -93,7 +92,7 @@ impl Subject {
         if hands.is_empty() { self.way.tokens(draft, target) } else { self.mean(hands, target) }
     }
 
-    /// Whether it runs on one path at a time.
+    /// Whether the verifier runs on one path at a time.
     pub fn is_alone(&self) -> bool {
         self.alone
     }
@@ -119,7 +118,7 @@ impl Way {
     }
 }
 
-/// By the selections of block verification, and the coins of each selected path.
+/// Enumerates the selections of block verification, with the coins of each selected path.
 fn by_coins(
     verifier: &mut dyn Verifier,
     draft: &Draft,
@@ -140,7 +139,7 @@ fn by_coins(
     })
 }
 
-/// Enumerates selections; coins are noted, and reject.
+/// Random source that enumerates selections, and records coins, all of which reject.
 struct Coins<C> {
     rng: C,
     accepts: Vec<f64>,
@@ -157,7 +156,7 @@ impl<C: RandomSource> RandomSource for Coins<C> {
     }
 }
 
-/// By the verifier's decisions.
+/// Enumerates the verifier's decisions.
 fn decided(
     verifier: &mut dyn Verifier,
     draft: &Draft,
@@ -170,7 +169,7 @@ fn decided(
     })
 }
 
-/// Enumerates all decisions except which token is emitted.
+/// Random source that enumerates all decisions except the choice of a token.
 struct Lengths<C> {
     rng: C,
 }
@@ -185,12 +184,12 @@ impl<C: RandomSource> RandomSource for Lengths<C> {
     }
 }
 
-/// Enumerates outcomes, except tokens: any token will do.
+/// Enumerates outcomes. For a choice of a token, returns any outcome.
 fn choose(rng: &mut impl RandomSource, outcomes: &dyn Outcomes) -> usize {
     if !outcomes.are_tokens() {
         return rng.choose(outcomes);
     }
-    // Different numbers, or draws by rejection would not come to an end soon.
+    // The numbers differ, because rejection sampling might not end with a constant one.
     let mut number = 0.5;
     outcomes.draw(&mut || {
         number = (number + 0.618_033_988_749_895) % 1.0;
@@ -198,8 +197,8 @@ fn choose(rng: &mut impl RandomSource, outcomes: &dyn Outcomes) -> usize {
     })
 }
 
-/// The expected number of tokens that a walk emits: the sum over nodes of the probability of
-/// reaching each.
+/// Returns the expected number of tokens that a walk emits: the sum over nodes of the probability
+/// of reaching them.
 fn walk(
     rule: &mut dyn Rule,
     random: &mut ChaCha12Rng,
@@ -222,7 +221,7 @@ fn walk(
     Ok(reach.iter().sum())
 }
 
-/// The probability that the walk goes on to each child of a node.
+/// Returns the probabilities that the walk continues to each child of a node.
 fn follows(
     rule: &mut dyn Rule,
     random: &mut ChaCha12Rng,
@@ -233,7 +232,7 @@ fn follows(
     let tree = draft.tree();
     let mut substitute;
     let mut coupling = match couple(rule, problem) {
-        // As the walk itself does.
+        // The walk uses the same fallback.
         Err(Error::TooLarge { .. } | Error::Solver { .. }) => {
             substitute = walk::fallback_rule(problem.proposal.scheme())?;
             couple(substitute.as_mut(), problem)?
@@ -262,8 +261,8 @@ mod tests {
     use super::super::orders::RANDOM_ORDERS;
     use super::*;
 
-    /// The expected tokens over all drafts equal what the conformance runner finds by full
-    /// enumeration.
+    /// The expected tokens over all drafts equal the conformance runner's result, which enumerates
+    /// everything.
     #[test]
     fn equals_full_enumeration() {
         let mut random = ChaCha12Rng::seed_from_u64(3);
@@ -285,7 +284,8 @@ mod tests {
         ] {
             let policy = tree.parse::<PolicyKind>().expect("a tree").build().expect("a policy");
             for index in 0..4 {
-                // As many drafts as tokens: outcomes that are no tokens must not be taken for such.
+                // As many drafts as tokens: outcomes that are not tokens must not be treated as
+                // tokens.
                 let pair =
                     random_pair(2 + index / 2, policy.depth(), 0.3, index % 2 == 1, &mut random);
                 let pair = pair.expect("a pair");
@@ -344,7 +344,7 @@ mod tests {
         subject.tokens(draft, &[], target).expect("tokens")
     }
 
-    /// Where a node is too large for its rule, the walk uses another rule, and so do its expected
+    /// At a node that is too large for its rule, the walk uses a fallback, and so do its expected
     /// tokens.
     #[test]
     fn walks_fall_back() {
@@ -369,7 +369,7 @@ mod tests {
         }
     }
 
-    /// A file may contain drafts that no policy would draw: deeper than any stack.
+    /// A file may contain drafts that no policy draws: deeper than the stack allows for recursion.
     #[test]
     fn no_draft_is_too_deep() {
         let probs = |tokens: [f64; 2]| Distribution::new(tokens.to_vec()).expect("a distribution");

@@ -1,9 +1,9 @@
-//! Drafts subsampled from a larger one.
+//! Subsamples of a draft.
 //!
-//! Independent paths are exchangeable: any of them, chosen without looking at them, are independent
-//! paths again. So one draft of many paths, whose distributions are computed in one forward pass,
-//! gives several drafts of fewer paths. A draft without the tokens below a depth is a draft of a
-//! tree that ends there.
+//! Independent paths are exchangeable: a subset of them, chosen without regard to their tokens,
+//! consists of independent paths again. So one draft with many paths, whose distributions come from
+//! one forward pass, gives several drafts with fewer paths. A draft truncated at a depth is a draft
+//! of the tree that ends there.
 
 use polydraft::random::Outcomes;
 use polydraft::{
@@ -13,29 +13,29 @@ use polydraft::{
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha12Rng;
 
-/// A subsample: a draft of some paths of another draft.
+/// A subsample: a draft with some of another draft's paths.
 pub struct Hand {
     pub draft: Draft,
-    /// By its own nodes: the nodes of the draft that it is a subsample of.
+    /// For each node of the subsample, the node of the original draft.
     pub nodes: Vec<NodeId>,
     /// The number of identical subsamples.
     pub times: usize,
 }
 
-/// Which parts of a draft are evaluated.
+/// Part of a draft to evaluate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Part {
-    /// Subsamples of so many paths each, if the draft is a number of paths; else all of it.
+    /// Number of paths per subsample, for path trees; `None` for the full draft.
     pub paths: Option<usize>,
-    /// No tokens below this depth.
+    /// Maximum depth.
     pub depth: Option<usize>,
 }
 
 impl Part {
-    /// These parts of a draft; none where it is the draft itself.
+    /// Returns these parts of a draft; none if the part is the full draft.
     ///
     /// # Errors
-    /// A draft that is no number of paths where it should be.
+    /// A draft that does not consist of paths, if `paths` is set.
     pub(super) fn hands(&self, draft: &Draft, random: &mut ChaCha12Rng) -> Result<Vec<Hand>> {
         match (self.paths, self.depth) {
             (Some(paths), depth) => deal(draft, paths, depth, Some(random)),
@@ -45,11 +45,11 @@ impl Part {
     }
 }
 
-/// Splits the paths of a draft, cut at a depth, into subsamples of `count`, at random where there
-/// is a choice.
+/// Splits the paths of a draft, truncated at a depth, into subsamples of `count` paths, at random
+/// if there are several ways.
 ///
 /// # Errors
-/// A draft that is no number of paths.
+/// A draft that does not consist of paths.
 pub fn deal(
     draft: &Draft,
     count: usize,
@@ -70,7 +70,7 @@ pub fn deal(
     ends.chunks_exact(count).map(|ends| hand(draft, ends, depth)).collect()
 }
 
-/// The draft without the tokens below a depth.
+/// Returns the draft truncated at a depth.
 fn cut(draft: &Draft, depth: usize) -> Result<Hand> {
     let (mut own, mut nodes) = (Draft::new(), vec![DraftTree::ROOT]);
     let tree = draft.tree();
@@ -92,7 +92,7 @@ fn cut(draft: &Draft, depth: usize) -> Result<Hand> {
     Ok(Hand { draft: own, nodes, times: 1 })
 }
 
-/// The draft of the paths to these ends, down to a depth.
+/// Returns the draft of the paths that end at these nodes, truncated at a depth.
 fn hand(draft: &Draft, ends: &[NodeId], depth: usize) -> Result<Hand> {
     let mut paths: Vec<Vec<NodeId>> = ends.iter().map(|&end| draft.tree().path(end)).collect();
     paths.iter_mut().for_each(|path| path.truncate(depth));
@@ -124,7 +124,7 @@ fn hand(draft: &Draft, ends: &[NodeId], depth: usize) -> Result<Hand> {
     Ok(Hand { draft: own, nodes, times: 1 })
 }
 
-/// Repeats recorded draws.
+/// Random source that repeats recorded draws.
 struct Again {
     tokens: Vec<Token>,
     drawn: usize,
@@ -144,9 +144,9 @@ impl RandomSource for Again {
 
 /// The target's distributions at the nodes of a subsample.
 pub struct Dealt<'a> {
-    /// By its own nodes: the nodes of the draft that it is a subsample of.
+    /// For each node of the subsample, the node of the original draft.
     pub nodes: &'a [NodeId],
-    /// The distributions at these.
+    /// The distributions at the original draft's nodes.
     pub target: &'a dyn TargetDistributions,
 }
 
@@ -165,7 +165,8 @@ mod tests {
 
     use super::*;
 
-    /// The subsamples together are the draft, and each has the distributions of its own prefixes.
+    /// Each path is in exactly one subsample, and each subsample has the distributions of its own
+    /// prefixes.
     #[test]
     fn every_path_is_sampled_once() {
         let mut random = ChaCha12Rng::seed_from_u64(5);
@@ -193,7 +194,7 @@ mod tests {
         }
     }
 
-    /// A draft that is cut is the draft of a tree that ends there, whatever its scheme.
+    /// A truncated draft equals a draft of the tree that ends there, for every scheme.
     #[test]
     fn truncated_draft_is_a_smaller_draft() {
         let mut random = ChaCha12Rng::seed_from_u64(6);

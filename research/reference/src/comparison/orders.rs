@@ -1,8 +1,9 @@
-//! The orders in which the draws at a node may have come.
+//! Possible orders of the draws at a node.
 //!
-//! Problem: a tree stores in which order tokens were first drawn and how many draws share each; a
-//! rule wants the draws in their order.
-//! Source: ours. All orders that fit are equally likely: they are listed if they are few, else
+//! Problem: a tree stores the order in which distinct tokens were first drawn, and the number of
+//! draws of each. A rule needs all draws in order.
+//! Source: ours. All orders that fit are equally likely: all are listed if they are few, else random
+//! ones are drawn.
 //! drawn.
 //! Complexity: at most six orders.
 
@@ -10,12 +11,11 @@ use polydraft::{Draft, Drafting, NodeId, Token};
 use rand::RngExt;
 use rand_chacha::ChaCha12Rng;
 
-/// The largest number of orders of draws that are enumerated, and the number of random ones that
-/// are taken where there are more.
+/// Maximum number of orders that are enumerated, and number of random ones if there are more.
 const ORDERS: usize = 6;
 pub const RANDOM_ORDERS: usize = 6;
 
-/// Equally likely orders in which the draws below a node may have come.
+/// Returns equally likely orders of the draws below a node.
 pub fn orders(draft: &Draft, node: NodeId, random: &mut ChaCha12Rng) -> Vec<Vec<Token>> {
     let tree = draft.tree();
     if let Some(tokens) = draft.distinct_tokens(node) {
@@ -29,12 +29,12 @@ pub fn orders(draft: &Draft, node: NodeId, random: &mut ChaCha12Rng) -> Vec<Vec<
         let draws = |&(token, draws)| std::iter::repeat_n(token, draws);
         return vec![children.iter().flat_map(draws).collect()];
     }
-    // What grows anew below a token may depend on when it was first drawn: children come in that
-    // order. Paths that go on do not know it, and more orders are a better mean.
+    // If a child draws anew, its draws may depend on when its token was first drawn, so children
+    // stay in that order. Continued paths do not depend on it, and more orders give a better mean.
     let anew = tree.children(node).any(|child| draft.has_fresh_draws(child));
     let known = if anew { 0 } else { children.len() };
     let mut begun = Begun { left: children, known, order: Vec::new() };
-    // Mostly there are as many orders as draws, or more.
+    // Usually there are at least as many orders as draws.
     let mut orders = Vec::new();
     if drawn <= ORDERS && begun.list(drawn, &mut orders) {
         return orders;
@@ -42,12 +42,12 @@ pub fn orders(draft: &Draft, node: NodeId, random: &mut ChaCha12Rng) -> Vec<Vec<
     (0..RANDOM_ORDERS).map(|_| begun.clone().shuffled(drawn, random)).collect()
 }
 
-/// An order of draws that is begun.
+/// A partial order of draws.
 #[derive(Clone)]
 struct Begun {
-    /// Tokens, and the draws of each that are left.
+    /// Tokens, with their numbers of remaining draws.
     left: Vec<(Token, usize)>,
-    /// Number of known tokens, after which the next one is drawn first.
+    /// Number of tokens drawn so far; the next new token has this index.
     known: usize,
     order: Vec<Token>,
 }
@@ -59,7 +59,7 @@ impl Begun {
         self.order.push(self.left[index].0);
     }
 
-    /// Lists all distinct orders of so many draws; false if there are too many.
+    /// Lists all distinct orders with `length` draws; returns false if there are too many.
     fn list(&mut self, length: usize, orders: &mut Vec<Vec<Token>>) -> bool {
         if self.order.len() == length {
             orders.push(self.order.clone());
@@ -82,12 +82,12 @@ impl Begun {
         true
     }
 
-    /// A random one of these orders.
+    /// Returns a random one of these orders.
     fn shuffled(mut self, length: usize, random: &mut ChaCha12Rng) -> Vec<Token> {
         while self.order.len() < length {
             let mut location = random.random_range(0..length - self.order.len());
             let mut index = 0;
-            // The draws of all tokens that are not known yet stand for the next of them.
+            // Draws of tokens that were not drawn yet stand for the next new token.
             while index < self.known && location >= self.left[index].1 {
                 location -= self.left[index].1;
                 index += 1;
@@ -105,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    /// Random orders are right on average.
+    /// Random orders have the correct mean.
     #[test]
     fn orders_are_equally_likely() {
         let probs = Distribution::new(vec![0.25; 4]).expect("a distribution");
@@ -120,7 +120,7 @@ mod tests {
         let mut draft = Draft::new();
         draft.draw(0, probs, Growth::Fresh(Draws::iid(12)), &mut random).expect("drawn");
         assert_eq!(orders(&draft, 0, &mut random).len(), RANDOM_ORDERS);
-        // Where draws begin anew below, the first draw is known.
+        // If the children draw anew, the first draw is known.
         let (known, growth) = ([2, 0, 2, 1], Growth::Fresh(Draws::iid(4)));
         for (anew, expected) in [(false, 12), (true, 3)] {
             let mut draft = Draft::new();
@@ -131,7 +131,7 @@ mod tests {
             }
             let all = orders(&draft, 0, &mut random);
             let begun = Begun { left: vec![(2, 2), (0, 1), (1, 1)], known: 0, order: Vec::new() };
-            // 2201, 2021 and 2012; of all 12, more than are listed.
+            // 2201, 2021 and 2012; out of 12 in total, which is more than are listed.
             assert_eq!(all.len(), if anew { expected } else { RANDOM_ORDERS });
             for _ in 0..20 {
                 let order = begun.clone().shuffled(4, &mut random);

@@ -98,9 +98,6 @@ impl Resolver {
     ///
     /// # Errors
     /// The reason of failure.
-    ///
-    /// # Errors
-    /// The reason why there is no solution.
     pub fn solve(&mut self, drafts: &[Token]) -> std::result::Result<Solved, GaveUp> {
         if self.is_inner(drafts) { self.solve_inner() } else { self.solve_outer() }
     }
@@ -109,9 +106,6 @@ impl Resolver {
     ///
     /// # Errors
     /// The reason why one of them has no solution.
-    ///
-    /// # Errors
-    /// The reason why there is no solution of one of them.
     pub fn solve_both(&mut self) -> std::result::Result<(), GaveUp> {
         self.solve_outer()?;
         self.solve_inner().map(|_| ())
@@ -188,9 +182,6 @@ impl Resolver {
     ///
     /// # Errors
     /// The reason of failure.
-    ///
-    /// # Errors
-    /// The reason why there is no solution.
     pub fn emit(
         &mut self,
         problem: &Problem,
