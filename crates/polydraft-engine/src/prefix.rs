@@ -48,7 +48,7 @@ pub enum Reuse {
 /// ```
 #[derive(Debug)]
 pub struct PrefixCache<T> {
-    /// Sorted by use, the most recently used last.
+    /// Closed sequences with their states, the most recently used last.
     entries: Vec<(Vec<Token>, T)>,
     reuse: Reuse,
 }

@@ -149,7 +149,7 @@ impl LogitsProcessor for RepetitionPenalty {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllowedTokens {
-    /// Sorted.
+    /// Allowed tokens, sorted.
     tokens: Vec<Token>,
 }
 

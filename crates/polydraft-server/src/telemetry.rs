@@ -70,7 +70,7 @@ pub struct Telemetry {
     finished: CounterVec,
     running: AtomicU64,
     waiting: AtomicU64,
-    /// Bits of an `f64`.
+    /// Reserved fraction of the KV cache, as the bits of an `f64`.
     cache_usage: AtomicU64,
     first_token: DurationHistogram,
     inter_token: DurationHistogram,
@@ -83,11 +83,11 @@ pub struct Telemetry {
 struct Steps {
     prefilled: AtomicU64,
     cached: AtomicU64,
-    /// Nanoseconds.
+    /// Time of prefill and of decoding, in nanoseconds.
     prefill: AtomicU64,
     decoding: AtomicU64,
     passes: AtomicU64,
-    /// Sequences, summed over passes.
+    /// Number of sequences, summed over passes.
     sequences: AtomicU64,
     max_length: AtomicU64,
 }

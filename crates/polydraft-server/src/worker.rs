@@ -101,14 +101,14 @@ struct Worker {
     costs: StepCosts,
     capacity: Capacity,
     inbox: Receiver<Command>,
-    /// In order of arrival.
+    /// Waiting requests in order of arrival.
     waiting: VecDeque<Job>,
     running: Vec<RunningRequest>,
     pace: PrefillPace,
     prefill_round: usize,
     /// Time at which unfinished requests are ended.
     deadline: Option<Instant>,
-    /// Set when no more requests will come.
+    /// Whether the inbox is closed: no more requests will come.
     closing: bool,
     telemetry: Arc<Telemetry>,
 }

@@ -35,7 +35,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A server that listens.
 pub struct Server {
-    /// At least one.
+    /// Listeners, at least one.
     listeners: Vec<TcpListener>,
     models: Arc<Models>,
 }

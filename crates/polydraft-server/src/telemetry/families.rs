@@ -44,7 +44,7 @@ impl CounterVec {
 pub(super) struct DurationHistogram {
     /// Counts by bucket; the last is for durations above all ends.
     counts: [AtomicU64; BUCKETS.len() + 1],
-    /// Nanoseconds.
+    /// Sum of the durations, in nanoseconds.
     sum: AtomicU64,
 }
 
@@ -77,7 +77,7 @@ pub(super) struct Family {
 
 #[derive(Debug)]
 struct Sample {
-    /// Appended to the name.
+    /// Suffix of the name.
     suffix: &'static str,
     label: Option<(&'static str, String)>,
     value: f64,

@@ -16,9 +16,9 @@
 //! 2. At a node, with the draft's distribution known, a token is drawn if drawing up to some length
 //!    is worth its cost. The next draft pass is run if it is worth its cost at a node of average
 //!    acceptance.
-//! 3. Where a draft pass is not worth it, one token is still drafted now and then (a probe), and
-//!    where drafts pay, a few steps are plain now and then, so that measured times can be compared:
-//!    each so often that it costs one percent of the time.
+//! 3. Where a draft pass is not worth its cost, one token is still drafted occasionally (a probe),
+//!    and where drafts pay, a few steps are occasionally plain, so that measured times can be
+//!    compared: each so often that it costs one percent of the time.
 //! 4. With other sequences in a pass, costs are estimated for a pass in which all sequences draft
 //!    as much as this one. Drafts shrink as sequences join, down to none.
 //!
@@ -29,7 +29,7 @@
 //! node's distribution before anything is drawn from it, so every verifier that is exact for one
 //! path stays exact. Measured times change nothing within a sequence: they correct the costs of the
 //! next one ([`Costs::calibrate`]).
-//! Complexity: some hundred operations per step. Deviations: none.
+//! Complexity: a few hundred operations per step. Deviations: none.
 
 mod acceptance;
 

@@ -10,7 +10,7 @@ use super::hash::{IdentityHasher, key};
 /// Tokens that followed one context, with their counts and the sum of these.
 #[derive(Debug, Clone, Default)]
 pub struct Followers {
-    /// Sorted by token.
+    /// Tokens with their counts, sorted by token.
     tokens: Vec<(Token, u32)>,
     total: u32,
 }

@@ -1,7 +1,7 @@
 //! `samplers`: llama.cpp's list of filters in their order.
 //!
 //! A filter that the list does not name is turned off, whatever else the request sets. The order is
-//! fixed: temperature, then top-k, top-p and min-p, as in OpenAI's interface and Hugging Face
+//! fixed: penalties, temperature, top-k, top-p and min-p, as in OpenAI's interface and Hugging Face
 //! transformers. llama.cpp applies the temperature last by default.
 
 use serde_json::{Map, Value, json};
@@ -17,7 +17,7 @@ struct Sampler {
     off: &'static [(&'static str, f64)],
 }
 
-/// In order of application.
+/// Supported filters, in the fixed order of application.
 const SAMPLERS: [Sampler; 5] = [
     Sampler {
         names: &["penalties"],
@@ -34,7 +34,7 @@ const SAMPLERS: [Sampler; 5] = [
 /// whether it names them in an order other than the fixed one.
 ///
 /// # Errors
-/// Neither a list of names nor a string of letters.
+/// A value that is neither a list of names nor a string of letters.
 pub(super) fn apply(body: &mut Map<String, Value>) -> Result<bool, Problem> {
     let index_of_name = |name: &str| SAMPLERS.iter().position(|known| known.names.contains(&name));
     let index_of_letter = |letter: char| SAMPLERS.iter().position(|known| known.letter == letter);

@@ -38,7 +38,7 @@ type ContextMap = HashMap<u64, Visited, BuildHasherDefault<IdentityHasher>>;
 #[derive(Debug, Clone, Default)]
 struct Visited {
     times: u32,
-    /// Sorted by token.
+    /// Followers with their sums of probabilities, sorted by token.
     followers: Vec<(Token, f32)>,
 }
 
