@@ -10,8 +10,9 @@ use crate::program::{self, GlobalArgs};
 
 /// Lossless multi-draft speculative decoding: exactly the target model's distribution, faster.
 ///
-/// A small draft model proposes several tokens, the target model scores all of them in one pass, and
-/// a verifier decides which ones to emit, so that the output has exactly the target's distribution.
+/// A small draft model proposes several tokens, the target model scores all of them in one pass,
+/// and a verifier decides which ones to emit, so that the output has exactly the target's
+/// distribution.
 #[derive(Parser)]
 #[command(name = "polydraft", version, propagate_version = true, args_override_self = true)]
 struct Cli {

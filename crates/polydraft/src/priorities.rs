@@ -100,8 +100,8 @@ impl Priorities {
 
     /// The probability of each draft to have the highest priority.
     ///
-    /// Between neighbouring ends of intervals every draft's cumulative distribution is linear, so the
-    /// probability that draft j wins there is the integral of a polynomial of degree n − 1.
+    /// Between neighbouring ends of intervals every draft's cumulative distribution is linear, so
+    /// the probability that draft j wins there is the integral of a polynomial of degree n − 1.
     pub fn win_probabilities(&self) -> Vec<f64> {
         let drafts = self.len();
         let mut ends: Vec<f64> =

@@ -19,8 +19,9 @@ use crate::provenance::MadeBy;
 ///
 /// The model generates text (conversations with itself if it has a chat template), and its most
 /// likely tokens at each position are stored with their probabilities. Nothing is trained. More
-/// tokens give a higher acceptance, which is measured on each part of the text before it is learned.
-/// With --text the model reads your text instead, which should be of the kind that it will write.
+/// tokens give a higher acceptance, which is measured on each part of the text before it is
+/// learned. With --text the model reads your text instead, which should be of the kind that it will
+/// write.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:

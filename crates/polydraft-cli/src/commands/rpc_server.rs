@@ -11,8 +11,8 @@ use crate::output::{self, Terminal};
 /// Compute layers of a target for another machine, as llama.cpp's RPC server.
 ///
 /// Offers the GPUs of this machine, or its CPU if it has none, to one client at a time, which must
-/// run the same version of polydraft. There is no password and no encryption, and llama.cpp does not
-/// claim that the server withstands hostile clients: open the port only in a network that only
+/// run the same version of polydraft. There is no password and no encryption, and llama.cpp does
+/// not claim that the server withstands hostile clients: open the port only in a network that only
 /// trusted machines reach.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\

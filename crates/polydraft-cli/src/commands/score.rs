@@ -17,9 +17,9 @@ use crate::output::{self, Terminal};
 
 /// Print the perplexity of a text, and the log-probability of every token.
 ///
-/// Log-probabilities are natural logarithms of the model's own distribution, without temperature and
-/// filters. A text longer than the context is scored in windows, in which every token follows at
-/// least half a context.
+/// Log-probabilities are natural logarithms of the model's own distribution, without temperature
+/// and filters. A text longer than the context is scored in windows, in which every token follows
+/// at least half a context.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:

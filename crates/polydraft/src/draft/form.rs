@@ -83,8 +83,8 @@ impl Form {
         self.is_chain() || (self.is_iid() && !self.restarts)
     }
 
-    /// Returns an error of `operation` unless `is_supported` holds. Draws made with shared randomness
-    /// are never supported: verifiers that share it do not call this.
+    /// Returns an error of `operation` unless `is_supported` holds. Draws made with shared
+    /// randomness are never supported: verifiers that share it do not call this.
     ///
     /// # Errors
     /// An unsupported form.
