@@ -92,7 +92,7 @@ pub struct Progress {
 impl Progress {
     /// Object `prompt_progress`.
     pub fn to_json(self) -> Value {
-        let Self { total, cached, processed, at, since } = *self;
+        let Self { total, cached, processed, at, since } = self;
         let time = at.saturating_sub(since).as_millis() as u64;
         json!({ "total": total, "cache": cached, "processed": processed, "time_ms": time })
     }
