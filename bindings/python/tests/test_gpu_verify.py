@@ -268,7 +268,7 @@ def test_wrong_input_is_refused():
     tokens, draft, target, uniforms = batch("walk:priority", 2, 2, 2, 4, 5)
     with working_with("plain"):
         for method, args, what in (
-            ("wlak", (tokens, draft, target, uniforms), "no method"),
+            ("wlak", (tokens, draft, target, uniforms), "unknown method"),
             ("block", (tokens, draft, target, uniforms), "one path"),
             ("walk:priority", (tokens.float(), draft, target, uniforms), "integers"),
             ("walk:priority", (tokens, draft[:, :1], target, uniforms), "draft must be"),

@@ -4,10 +4,10 @@
     tokens = draw(rows, uniforms)
     verified = verify("nested-priority", tokens, rows, target_logits, more_uniforms)
 
-Kernels are in Triton (NVIDIA and AMD); other devices take the same functions in plain PyTorch.
-Nothing here waits for the device or looks at what it computed, so that all of it can be captured
-in a CUDA graph. Nothing in this folder uses polydraft's compiled library: loaded by its path under
-another name, as `research/bench/gpu/kernel_checks.py` does, it works without.
+Kernels are in Triton (NVIDIA and AMD); on other devices the same functions use plain PyTorch.
+No function synchronizes with the device, so all of them can be captured in a CUDA graph. The
+package does not use polydraft's compiled library: it can be loaded on its own by path under
+another name, as `research/bench/gpu/kernel_checks.py` does.
 """
 
 from .distributions import distributions

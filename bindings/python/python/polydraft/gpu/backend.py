@@ -1,4 +1,4 @@
-"""Where tensors are worked on: Triton on NVIDIA and AMD, plain PyTorch elsewhere.
+"""Choice of the backend: Triton on NVIDIA and AMD, plain PyTorch elsewhere.
 
 `TRITON_INTERPRET=1`, set before Triton is imported, runs the Triton kernels on a CPU.
 """
@@ -14,19 +14,19 @@ __all__ = ["name_of", "of"]
 
 
 def interpreted() -> bool:
-    """Whether Triton's interpreter was asked for."""
+    """Whether Triton's interpreter is enabled."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 
 def name_of(tensor: torch.Tensor) -> str:
-    """`triton` or `plain`: what works on this tensor."""
+    """Returns the backend for a tensor: `triton` or `plain`."""
     if tensor.device.type == "cuda" or (tensor.device.type == "cpu" and interpreted()):
         return "triton"
     return "plain"
 
 
 def of(tensor: torch.Tensor) -> ModuleType:
-    """The module that works on this tensor.
+    """Returns the backend module for a tensor.
 
     Raises:
         ImportError: a CUDA or ROCm tensor without Triton.

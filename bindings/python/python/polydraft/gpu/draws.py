@@ -1,12 +1,12 @@
 """Independent draws from rows of logits.
 
-Problem: n i.i.d. tokens from each row, from uniforms that the caller gives, so that the
-distribution they were drawn from is known exactly: it is that of the `Rows`.
-Source: the inverse of the cumulative distribution, by blocks of the vocabulary whose masses are
-known, then within one block.
-Deviations: (1) the cumulative sums are in float64, and a token of weight 0 is never drawn, whatever
-the rounding.
-Cost: one block of logits a draw; nothing is read twice.
+Problem: draw n i.i.d. tokens from each row with uniforms given by the caller, so that the tokens
+have exactly the distribution of the `Rows`.
+Source: inversion of the cumulative distribution, first over the known masses of blocks of the
+vocabulary, then within one block.
+Deviations: (1) cumulative sums are in float64, and a token of weight 0 is never drawn, even with
+rounding.
+Cost: one block of logits for each draw.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def draw(rows: Rows, uniforms: torch.Tensor) -> torch.Tensor:
     """Draws tokens.
 
     Args:
-        rows: what `distributions` gave, for logits `[..., V]`.
-        uniforms: independent, in [0, 1), `[..., n]`. Float64 is best: float32 has 24 bits, so that
-            probabilities below 1e-7 get what is left of them.
+        rows: result of `distributions` for logits `[..., V]`.
+        uniforms: independent, in [0, 1), `[..., n]`. Float64 is best: float32 has 24 bits, so
+            probabilities below 1e-7 are inaccurate.
 
     Returns:
         Tokens, int64 `[..., n]`; -1 where the row's status is not 0.

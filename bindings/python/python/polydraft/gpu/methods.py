@@ -1,4 +1,4 @@
-"""What can be verified with, what is asked, and what comes back."""
+"""Verification methods, requests and results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["METHODS", "Method", "Request", "Trace", "Verified"]
 
 
 class Method(str, enum.Enum):
-    """The names that users type; the same as those of the Rust verifiers."""
+    """Names of the methods; the same as those of the Rust verifiers."""
 
     TOKEN = "token"
     BLOCK = "block"
@@ -24,16 +24,16 @@ class Method(str, enum.Enum):
 
     @property
     def single(self) -> bool:
-        """Whether it verifies one path only."""
+        """Whether the method verifies a single path only."""
         return self in (Method.TOKEN, Method.BLOCK)
 
     @property
     def pooled(self) -> bool:
-        """Whether it shares out priorities among pooled tokens."""
+        """Whether the method distributes priorities among pooled tokens."""
         return self in (Method.WALK_PRIORITY, Method.NESTED_PRIORITY)
 
     def coins(self, paths: int, length: int) -> int:
-        """How many of a sequence's uniforms come before those of its coins and its last token."""
+        """Returns the offset of a sequence's coins and last token in its uniforms."""
         if self is Method.NESTED_PRIORITY:
             return 2 * paths
         if self is Method.WALK_PRIORITY:
@@ -60,36 +60,36 @@ class Request:
 
     @property
     def batch(self) -> int:
-        """B."""
+        """Batch size B."""
         return self.tokens.shape[0]
 
     @property
     def paths(self) -> int:
-        """K."""
+        """Number of paths K."""
         return self.tokens.shape[1]
 
     @property
     def length(self) -> int:
-        """L."""
+        """Path length L."""
         return self.tokens.shape[2]
 
 
 @dataclass
 class Trace:
-    """What a decision was made from, for proofs. Unused fields are none.
+    """Intermediate results of a decision, for proofs. Unused fields are None.
 
     Attributes:
-        chances: block verification's chance that a prefix's coin accepts, `[B, L]`.
-        left: the masses of the residual by blocks of the vocabulary, `[B, levels, blocks]`.
-        accepts: walks: the chance that a path's token is accepted where it is selected,
+        chances: block verification: acceptance probability of each prefix's coin, `[B, L]`.
+        left: residual mass by blocks of the vocabulary, `[B, levels, blocks]`.
+        accepts: walks: acceptance probability of each path's token if it is selected,
             `[B, K, L]`.
         ratios: target/selection at the tokens, `[B, K, L]`.
-        priorities: as drawn.
-        shares: nested: each path's distribution of its priority over the cells, `[B, K, cells]`.
+        priorities: the drawn priorities.
+        shares: nested: distribution of each path's priority over the cells, `[B, K, cells]`.
         holds: walk:priority: each path's distribution over its node's intervals, `[B, K, L, NK]`.
-        ends: the upper ends of these intervals.
+        ends: upper ends of these intervals.
         gains: pooled methods: selection/draft at the knots of each path's node, `[B, K, L, NK]`.
-        tails: pooled methods: the ratio at which rare tokens are pooled there, `[B, K, L]`.
+        tails: pooled methods: common ratio of the rare tokens there, `[B, K, L]`.
     """
 
     chances: torch.Tensor | None = None
@@ -106,16 +106,16 @@ class Trace:
 
 @dataclass
 class Verified:
-    """What to emit, on the device. Where `status` is not 0 nothing was decided.
+    """Tokens to emit, on the device. Sequences with a nonzero `status` are undecided.
 
     Attributes:
-        path: a path whose first `length` tokens are accepted, int32 `[B]`; -1 if refused.
-        length: how many tokens are accepted, 0 to L, int32 `[B]`; 0 if refused.
-        next: the token after these, int64 `[B]`; -1 if refused.
+        path: a path whose first `length` tokens are accepted, int32 `[B]`; -1 if rejected.
+        length: number of accepted tokens, 0 to L, int32 `[B]`; 0 if rejected.
+        next: the token after these, int64 `[B]`; -1 if rejected.
         tokens: both, int64 `[B, L + 1]`: the accepted tokens, the next one, then -1.
-        status: 0; with 1 a row that was needed is no distribution (NaN, +inf, or nothing but
-            -inf); with 2 a draft token that its row gives probability 0 or that is no token.
-        trace: what was asked for by `trace=True`.
+        status: 0; bit 1: a required row defines no distribution (NaN, +inf, or all -inf); bit 2:
+            a draft token is out of range or has probability 0 in its row.
+        trace: intermediate results, with `trace=True`.
     """
 
     path: torch.Tensor

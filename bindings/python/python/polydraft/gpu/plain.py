@@ -1,8 +1,8 @@
-"""Everything of `polydraft.gpu` in plain PyTorch, for devices without Triton and as an oracle.
+"""All of `polydraft.gpu` in plain PyTorch, for devices without Triton and as a test oracle.
 
-Problem, sources: those of the kernels, which compute the same numbers up to rounding.
-Deviations from them: (1) whole rows of probabilities are written; (2) filters sort; (3) sums are
-in float64 throughout (float32 where a device has no other).
+Problem, sources: see the kernels, which compute the same numbers up to rounding.
+Deviations from the kernels: (1) full rows of probabilities are written; (2) filters sort; (3) sums
+are in float64 (float32 on devices without it).
 Cost: some twenty reads and writes of all rows.
 """
 
@@ -31,7 +31,7 @@ def distributions(
     tops = x.amax(-1)
     empty = tops == -torch.inf
     tops = torch.where(empty, torch.zeros_like(tops), tops)
-    # The lowest of equal ones, which `argmax` does not promise.
+    # The lowest token among equal ones, which `argmax` does not guarantee.
     y = torch.arange(vocabulary, device=x.device, dtype=torch.int32)
     others = torch.full_like(y, vocabulary)
     arguments = torch.where(x == tops[:, None], y, others).amin(-1)
@@ -54,7 +54,7 @@ def distributions(
 
 
 def narrow(made: Rows, x: torch.Tensor) -> None:
-    """Applies the filters to cuts and lasts, one after the other."""
+    """Applies the filters to cuts and lasts, in order."""
     top_k, top_p, min_p = made.sampling.filters
     vocabulary, shape, device = made.vocabulary, made.shape, x.device
     order = torch.sort(torch.where(x == 0.0, torch.zeros_like(x), x), dim=-1, descending=True,
@@ -66,7 +66,7 @@ def narrow(made: Rows, x: torch.Tensor) -> None:
         token = order.gather(-1, place)
         cut = x.gather(-1, token)[:, 0]
         last = token[:, 0].to(torch.int32)
-        # At temperature 0, and after another filter, fewer may be kept already.
+        # Temperature 0 or an earlier filter may already keep fewer.
         last = torch.where(cut == made.cuts, torch.minimum(last, made.lasts), last)
         on = on & (cut >= made.cuts)
         made.cuts = torch.where(on, cut, made.cuts)

@@ -1,6 +1,6 @@
-"""Pools and shares in plain PyTorch; `kernels.pool` and `kernels.shares` say what and why.
+"""Pools and shares in plain PyTorch; see `kernels.pool` and `kernels.shares`.
 
-All functions work on any leading dimensions.
+All functions accept any leading dimensions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ OCTAVES = 7.0
 
 
 def knot(r: torch.Tensor, knots: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The knot at or below each ratio, and the ratio's part of the one above."""
+    """Returns the knot at or below each ratio, and the ratio's part of the next knot."""
     per = (knots - 2) / OCTAVES
     place = torch.log2(r.clamp_min(LOWEST) / LOWEST) * per
     low = (place.long() + 1).clamp_max(knots - 2)
@@ -24,7 +24,7 @@ def knot(r: torch.Tensor, knots: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def knot_ratios(knots: int, like: torch.Tensor) -> torch.Tensor:
-    """The ratios of all knots."""
+    """Returns the ratios of all knots."""
     k = torch.arange(knots, device=like.device, dtype=torch.float32)
     per = (knots - 2) / OCTAVES
     rising = (LOWEST * torch.exp2((k - 1) / per)).to(like.dtype)
@@ -32,13 +32,13 @@ def knot_ratios(knots: int, like: torch.Tensor) -> torch.Tensor:
 
 
 def ratio_of(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """p/q, at most 2^20, 0 where q is 0."""
+    """Returns p/q, at most 2^20, and 0 where q is 0."""
     ratio = (p / torch.where(q > 0.0, q, torch.ones_like(q))).clamp_max(2.0**20)
     return torch.where(q > 0.0, ratio, torch.zeros_like(q))
 
 
 def pooled_ratio(p: torch.Tensor, q: torch.Tensor, tail: torch.Tensor | None) -> torch.Tensor:
-    """The ratio that each token is pooled at; `tail` is that of all rare ones together."""
+    """Returns each token's pooled ratio; `tail` is the common ratio of all rare tokens."""
     r, rare = ratio_of(p, q), q < TAIL / q.shape[-1]
     if tail is None:
         rare_q = torch.where(rare, q, torch.zeros_like(q)).sum(-1)
@@ -48,7 +48,7 @@ def pooled_ratio(p: torch.Tensor, q: torch.Tensor, tail: torch.Tensor | None) ->
 
 
 def knot_lengths(q: torch.Tensor, r: torch.Tensor, knots: int) -> torch.Tensor:
-    """The part of the draft's probability on each knot, `[..., knots]`, summing to 1."""
+    """Returns the draft's probability on each knot, `[..., knots]`, summing to 1."""
     low, part = knot(r, knots)
     lengths = torch.zeros(*q.shape[:-1], knots, dtype=q.dtype, device=q.device)
     lengths.scatter_add_(-1, low, q * (1.0 - part)).scatter_add_(-1, low + 1, q * part)
@@ -56,30 +56,30 @@ def knot_lengths(q: torch.Tensor, r: torch.Tensor, knots: int) -> torch.Tensor:
 
 
 def over(numerator: torch.Tensor, denominator: torch.Tensor) -> torch.Tensor:
-    """The quotient; the numerator where the denominator is not above 0."""
+    """Returns the quotient, or the numerator where the denominator is not positive."""
     return numerator / torch.where(denominator > 0.0, denominator, torch.ones_like(denominator))
 
 
 def last_is(values: torch.Tensor, last: float) -> torch.Tensor:
-    """At most `last` everywhere, and exactly that at the end."""
+    """Clamps values to at most `last` and sets the last one to it."""
     values = values.clamp_max(last).clone()
     values[..., -1] = last
     return values
 
 
 def excess(mass: torch.Tensor, demand: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    """What the masses have below each knot's end more than the lowest so much, `[..., knots]`.
+    """Returns the optimal masses below each knot's end minus `mass`, `[..., knots]`.
 
-    The three arguments are running sums, `mass` of the lowest so much. See `kernels.shares`.
+    The arguments are running sums; `mass` is that of the lowest priorities. See `kernels.shares`.
     """
     k = torch.arange(mass.shape[-1], device=mass.device)
     inf = torch.full_like(mass, torch.inf)
     d = mass - demand
     most = d.amax(-1, keepdim=True).clamp_min(0.0)
-    # The last knot up to which there is no too little; -1 if there is none.
+    # The last knot at which mass exceeds demand the most; -1 if it never does.
     rank = torch.where(d >= most, k, torch.full_like(k, -1)).amax(-1, keepdim=True)
-    # All that is demanded. Masses in proportion to lengths are the lines from 0 and to 1 that touch
-    # it from below.
+    # The full demand. Masses proportional to lengths are the tangent lines from 0 and to 1 that
+    # touch it from below.
     wanted = demand + most
     slope, split = torch.where((k <= rank) & (ends > 0.0), over(wanted, ends), inf).min(
         -1, keepdim=True)
@@ -96,7 +96,7 @@ def excess(mass: torch.Tensor, demand: torch.Tensor, ends: torch.Tensor) -> torc
 def exchange(
     lengths: torch.Tensor, ratios: torch.Tensor, ends: torch.Tensor, mass: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What each knot holds of each interval, its selection ratio, and the intervals' densities."""
+    """Returns each knot's share of each interval, its selection ratio, and interval densities."""
     knots = lengths.shape[-1]
     k = torch.arange(knots, device=lengths.device)
     zero = torch.zeros_like(lengths)
@@ -151,7 +151,7 @@ def exchange(
 def holding(
     held: torch.Tensor, lengths: torch.Tensor, low: torch.Tensor, part: torch.Tensor
 ) -> torch.Tensor:
-    """The distribution of a token's priority over the intervals, summing to 1."""
+    """Returns the distribution of a token's priority over the intervals, summing to 1."""
     rows = held.sum(-1)
     some = (lengths > 0.0) & (rows > 0.0)
     of_knot = torch.zeros_like(lengths)
@@ -164,17 +164,17 @@ def holding(
 
 
 def gain_at(gains: torch.Tensor, low: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-    """m/q of tokens `[..., n]` between knots `[..., knots]`."""
+    """Interpolates m/q of tokens `[..., n]` between knots `[..., knots]`."""
     return gains.gather(-1, low) * (1.0 - part) + gains.gather(-1, low + 1) * part
 
 
 def highest(ends: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
-    """G(t) = t^n: the mass of the highest of `count` uniform priorities."""
+    """Returns G(t) = t^n: the distribution of the highest of `count` uniform priorities."""
     return ends ** count[..., None].to(ends.dtype)
 
 
 def cell_worth(cells: int, paths: int, like: torch.Tensor) -> torch.Tensor:
-    """The mean of K·z^(K-1) on each cell of [0, 1]."""
+    """Returns the mean of K·z^(K-1) on each cell of [0, 1]."""
     c = torch.arange(cells, device=like.device, dtype=like.dtype)
     start, end = c / cells, (c + 1) / cells
     worth, power = torch.ones_like(c), torch.ones_like(c)
@@ -187,7 +187,7 @@ def cell_worth(cells: int, paths: int, like: torch.Tensor) -> torch.Tensor:
 def mass_below(
     ends: torch.Tensor, share: torch.Tensor, worth: torch.Tensor
 ) -> torch.Tensor:
-    """The mass of the lowest `ends` of a share, relative to all of it."""
+    """Returns the mass of the lowest `ends` of a share, relative to its total mass."""
     below = share.cumsum(-1) - share
     inside = (ends[..., :, None] - below[..., None, :]).clamp_min(0.0)
     inside = torch.minimum(inside, share[..., None, :])
@@ -197,7 +197,7 @@ def mass_below(
 def part_of_share(
     share: torch.Tensor, hold: torch.Tensor, lengths: torch.Tensor, ends: torch.Tensor
 ) -> torch.Tensor:
-    """A token's distribution over the cells from that over the intervals."""
+    """Converts a token's distribution over the intervals to one over the cells."""
     upto = share.cumsum(-1)
     thick = torch.where(lengths > 0.0, over(hold, lengths), torch.zeros_like(hold))
     overlap = torch.minimum(ends[..., :, None], upto[..., None, :])

@@ -10,9 +10,9 @@ from .rows import blocks_of, wide
 
 
 def pick(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
-    """The index at `uniforms` of the cumulative weights; never one of weight 0.
+    """Inverts the cumulative weights at `uniforms`; never returns an index of weight 0.
 
-    `weights` is `[..., n]` and `uniforms` what of the leading dimensions they broadcast to.
+    `weights` is `[..., n]`; `uniforms` broadcasts with its leading dimensions.
     """
     upto = weights.cumsum(-1)
     wanted = (uniforms * upto[..., -1])[..., None]
@@ -42,7 +42,7 @@ class Verification:
 
         self.draft, self.target = dense(request.draft), dense(request.target)
         equal = (tokens[:, :, None] == tokens[:, None]).long().cumprod(-1).bool()
-        # [B, K, K, L + 1]: whether two paths begin with the same l tokens.
+        # [B, K, K, L + 1]: whether two paths share their first l tokens.
         self.same = torch.cat([torch.ones_like(equal[..., :1]), equal], -1)
         self.count = self.same.sum(2)
         self.first = self.same.int().argmax(2)
@@ -58,11 +58,11 @@ class Verification:
         self.coins = self.uniforms[:, self.method.coins(k, l):]
 
     def at_tokens(self, rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-        """The probability of each drafted token in its row."""
+        """Returns the probability of each drafted token in its row."""
         return rows[index.flatten(), self.safe.flatten()].view_as(self.safe)
 
     def status(self) -> torch.Tensor:
-        """0 or why a sequence is refused."""
+        """Returns each sequence's `Verified.status`."""
         l = self.size[2]
         wrong = self.request.target.status[self.target_rows].amax(-1)
         wrong = torch.maximum(wrong, self.request.draft.status[self.draft_rows].amax(-1))
@@ -74,7 +74,7 @@ class Verification:
             (wrong != 0).any(-1).int())
 
     def run(self) -> Verified:
-        """All of it."""
+        """Runs the verification."""
         b, k, l = self.size
         walks = self.method not in (Method.BLOCK, Method.NESTED_PRIORITY)
         prepare = {
@@ -125,7 +125,7 @@ class Verification:
         return self.write(path, length, token)
 
     def write(self, path: torch.Tensor, length: torch.Tensor, token: torch.Tensor) -> Verified:
-        """The result, with refused sequences marked."""
+        """Returns the result, with rejected sequences marked."""
         b, _, l = self.size
         status = self.status()
         refused = status != 0
@@ -144,7 +144,7 @@ class Verification:
         return Verified(path.int(), length.int(), token, tokens, status, trace)
 
     def walk(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Down the tree by the highest of `self.order`, while `self.accepts` and coins say so."""
+        """Walks down the tree along the highest `self.order`, while coins accept."""
         b, k, l = self.size
         rows = torch.arange(b, device=self.tokens.device)
         alive = torch.ones_like(self.tokens[..., 0], dtype=torch.bool)
@@ -165,7 +165,7 @@ class Verification:
     def residual(
         self, path: torch.Tensor, level: torch.Tensor, weight: torch.Tensor
     ) -> torch.Tensor:
-        """(weight · target - selection)+ at a node of each sequence, `[B, V]`."""
+        """Returns (weight · target - selection)+ at a node of each sequence, `[B, V]`."""
         rows = torch.arange(self.size[0], device=path.device)
         p = self.target[self.target_rows[rows, path, level]]
         q = self.draft[self.draft_rows[rows, path, level]]
@@ -183,19 +183,19 @@ class Verification:
             taken = q
         return (weight[:, None] * p - taken).clamp_min(0.0)
 
-    # What each method prepares; all give a path, which a walk replaces.
+    # Preparation of each method. All return a path, which a walk replaces.
 
     def token(self) -> torch.Tensor:
-        """Single-draft speculative sampling, token by token."""
+        """Prepares single-draft speculative sampling, token by token."""
         self.accepts, self.order = self.ratios.clamp_max(1.0), torch.zeros_like(self.ratios)
         return self.block()
 
     def block(self) -> torch.Tensor:
-        """One path."""
+        """Returns path 0."""
         return torch.zeros(self.size[0], dtype=torch.long, device=self.tokens.device)
 
     def pool(self, level: slice | int) -> tuple[torch.Tensor, ...]:
-        """Lengths, the tail's ratio, and each drafted token's place, at nodes of all paths."""
+        """Returns lengths, the tail's ratio and each drafted token's knot, at nodes of all paths."""
         p = self.target[self.target_rows[..., : self.size[2]][..., level]]
         q = self.draft[self.draft_rows[..., level]]
         r = plain_shares.pooled_ratio(p, q, None)
@@ -207,7 +207,7 @@ class Verification:
         return lengths, tail, low, part
 
     def walk_priority(self) -> torch.Tensor:
-        """The priority of each path at each node, and the selection there."""
+        """Prepares each path's priority and the selection at each node."""
         b, k, l = self.size
         lengths, self.tails, low, part = self.pool(slice(None))
         ends = plain_shares.last_is(lengths.cumsum(-1), 1.0)
@@ -230,7 +230,7 @@ class Verification:
         return self.block()
 
     def nested(self) -> torch.Tensor:
-        """Each path's shares from the root down; the path of highest priority."""
+        """Prepares each path's shares. Returns the path with the highest priority."""
         b, k, l = self.size
         cells, knots = self.request.cells, self.request.knots
         worth = plain_shares.cell_worth(cells, k, self.q)
@@ -259,7 +259,7 @@ class Verification:
         return top.int().argmax(-1)
 
     def rejections(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """SpecInfer's c and residual mass after 0 to K rejections, `[K + 1, B, K, L]`."""
+        """Returns SpecInfer's c and residual mass after 0 to K rejections, `[K + 1, B, K, L]`."""
         l = self.size[2]
         p, q = self.target[self.target_rows[..., :l]], self.draft[self.draft_rows]
         spent, masses = [torch.zeros_like(self.q)], [torch.ones_like(self.q)]
@@ -269,7 +269,7 @@ class Verification:
         return torch.stack(spent), torch.stack(masses)
 
     def in_order(self, chances: torch.Tensor) -> torch.Tensor:
-        """A walk that takes the first path whose own coin accepts."""
+        """Prepares a walk that takes the first path whose coin accepts."""
         b, k, l = self.size
         accepted = self.uniforms[:, : k * l].view(b, k, l) < chances
         falling = (k - torch.arange(k, device=chances.device, dtype=chances.dtype))[None, :, None]
@@ -279,7 +279,7 @@ class Verification:
         return self.block()
 
     def specinfer(self) -> torch.Tensor:
-        """Recursive rejection at each node."""
+        """Prepares recursive rejection at each node."""
         b, k, l = self.size
         spent, masses = self.rejections()
         earlier = self.same[..., :l] & (
@@ -296,7 +296,7 @@ class Verification:
         return self.in_order(chance)
 
     def spectr(self) -> torch.Tensor:
-        """K-SEQ at each node, with the kernels' two passes over 32 values of rho."""
+        """Prepares K-SEQ at each node, with the kernels' two passes over 32 values of rho."""
         l = self.size[2]
         p, q = self.target[self.target_rows[..., :l]], self.draft[self.draft_rows]
         n = self.count[..., :l].to(self.q.dtype)

@@ -1,4 +1,4 @@
-"""Rows of logits, and what is known of their distributions."""
+"""Rows of logits with the statistics of their distributions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def wide(device: torch.device) -> torch.dtype:
-    """The dtype of sums: float64 where the device has it."""
+    """Returns the dtype of sums: float64, or float32 on devices without it."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 def as_rows(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Size]:
-    """Logits as rows `[rows, V]` without copying, and the rows' shape.
+    """Views logits as rows `[rows, V]`, without copying. Returns them and the shape of the rows.
 
     Raises:
         ValueError: a dtype or layout that kernels cannot read.
@@ -29,19 +29,19 @@ def as_rows(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Size]:
     if logits.dim() < 1 or logits.numel() == 0:
         raise ValueError(f"logits: must be [..., V] and not empty, got {list(logits.shape)}")
     if logits.shape[-1] >= 1 << 24:
-        raise ValueError(f"logits: a vocabulary below 2^24, got {logits.shape[-1]}")
+        raise ValueError(f"logits: expected a vocabulary below 2^24, got {logits.shape[-1]}")
     if logits.stride(-1) != 1 and logits.shape[-1] > 1:
         raise ValueError("logits: the last dimension must be contiguous; call .contiguous()")
     shape = logits.shape[:-1]
     try:
         return logits.view(-1, logits.shape[-1]), shape
     except RuntimeError as error:
-        message = "logits: rows must lie at equal distances; call .contiguous()"
+        message = "logits: rows must have a constant stride; call .contiguous()"
         raise ValueError(message) from error
 
 
 def blocks_of(values: torch.Tensor, block: int) -> torch.Tensor:
-    """Sums of blocks of the last dimension, in the dtype of the values."""
+    """Sums blocks of the last dimension, in the dtype of the values."""
     vocabulary = values.shape[-1]
     padded = torch.nn.functional.pad(values, (0, -vocabulary % block))
     return padded.unflatten(-1, (-1, block)).sum(-1)
@@ -49,24 +49,23 @@ def blocks_of(values: torch.Tensor, block: int) -> torch.Tensor:
 
 @dataclass
 class Rows:
-    """Rows of logits, and what is known of their distributions. Made by `distributions`.
+    """Rows of logits with the statistics of their distributions, computed by `distributions`.
 
-    The logits are kept as they are, not copied: they must not change while the rows are in use.
+    The logits are not copied, so they must not change while the rows are in use.
 
     Attributes:
         logits: `[rows, V]`.
-        shape: the shape that the rows were given in, without V.
+        shape: shape of the given logits without V.
         tops: the largest logit, float32 `[rows]`.
-        cuts: the smallest logit that is kept; -inf without filters.
-        lasts: the last kept token of those whose logit is exactly the smallest, int32.
+        cuts: the smallest kept logit; -inf without filters.
+        lasts: the last kept token among those with exactly this logit, int32.
         rates: 1/temperature; 1 at temperature 0.
-        totals: Σ of the kept tokens' weights, float64.
-        masses: the same by blocks of the vocabulary, float32 `[rows, blocks]`.
+        totals: sum of the kept tokens' weights, float64.
+        masses: sums by blocks of the vocabulary, float32 `[rows, blocks]`.
         arguments: the lowest token with the largest logit, int32.
-        status: 0; 1 where a logit is NaN or +inf, or all are -inf. Such rows are nobody's
-            distribution: `draw` gives -1 and `verify` refuses the sequence. It is on the device;
-            nothing waits for it.
-        block: tokens in a block.
+        status: 0, or 1 where a logit is NaN or +inf, or all are -inf. Such rows define no
+            distribution: `draw` returns -1 and `verify` rejects the sequence. On the device.
+        block: tokens of a block.
     """
 
     logits: torch.Tensor
@@ -84,11 +83,11 @@ class Rows:
 
     @property
     def vocabulary(self) -> int:
-        """V."""
+        """Vocabulary size V."""
         return self.logits.shape[-1]
 
     def weights(self) -> torch.Tensor:
-        """All weights, float32 `[rows, V]`: for tests and for looking at, nothing here needs it."""
+        """Computes all weights, float32 `[rows, V]`. For tests and inspection only."""
         x = self.logits.float()
         y = torch.arange(self.vocabulary, device=x.device)
         cuts, lasts = self.cuts[:, None], self.lasts[:, None]
@@ -97,6 +96,6 @@ class Rows:
         return torch.where(kept, w, torch.zeros_like(w))
 
     def probabilities(self) -> torch.Tensor:
-        """All probabilities in the shape of the logits; float64 where the device has it."""
+        """Computes all probabilities in the shape of the logits, in the dtype of sums."""
         w = self.weights().to(wide(self.logits.device))
         return (w / w.sum(-1, keepdim=True)).reshape(*self.shape, self.vocabulary)

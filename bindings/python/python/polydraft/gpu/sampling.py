@@ -1,4 +1,4 @@
-"""How logits become the distributions that tokens are drawn from, by row.
+"""Sampling settings by row: how logits become distributions.
 
 The same filters in the same order as `polydraft.Sampling`: temperature, top-k, top-p, min-p.
 """
@@ -16,17 +16,17 @@ __all__ = ["Sampling"]
 
 @dataclass(frozen=True)
 class Sampling:
-    """Temperature and filters; a number for all rows, or a tensor with one for each.
+    """Temperature and filters: a number for all rows, or a tensor with a value for each row.
 
     A tensor's shape is the leading part of the rows' shape: with logits `[batch, nodes, V]` it is
-    `[batch]` or `[batch, nodes]`. It is read on the device, so that a captured CUDA graph follows
-    what is written into it; it is not checked there.
+    `[batch]` or `[batch, nodes]`. It is read on the device, so that a captured CUDA graph uses its
+    current values; these are not checked.
 
     Attributes:
-        temperature: divides the logits; 0 takes the largest logit always, the lowest token of
-            those that are equal. 0, or from 1e-30 to 1e30.
-        top_k: keep the k most likely tokens, the lowest of those that are equal at the k-th
-            place; none, or 0 in a tensor, for all.
+        temperature: divides the logits; 0 always takes the largest logit, the lowest token among
+            equal ones. 0, or from 1e-30 to 1e30.
+        top_k: keep the k most likely tokens, the lowest among those equal to the k-th; None, or 0
+            in a tensor, keeps all.
         top_p: keep the smallest set of most likely tokens with at least this probability, in
             (0, 1].
         min_p: keep the tokens with at least this share of the largest probability, in [0, 1].
@@ -64,7 +64,7 @@ class Sampling:
         return self.top_k is not None, top_p, min_p
 
     def rates(self, shape: torch.Size, device: torch.device) -> torch.Tensor:
-        """1/temperature of each row, 0 for temperature 0, in float32, `[rows]`."""
+        """Returns 1/temperature of each row, 0 for temperature 0, float32 `[rows]`."""
         t = self.temperature
         if isinstance(t, torch.Tensor):
             t = by_row("temperature", t, shape, torch.float32)
@@ -72,7 +72,7 @@ class Sampling:
         return torch.full((math.prod(shape),), 1.0 / t if t else 0.0, device=device)
 
     def setting(self, name: str, shape: torch.Size, device: torch.device) -> torch.Tensor:
-        """One of the filters' settings by row, `[rows]`: int32 for top_k, else float32."""
+        """Returns a filter's setting for each row, `[rows]`: int32 for top_k, else float32."""
         value = getattr(self, name)
         dtype = torch.int32 if name == "top_k" else torch.float32
         if isinstance(value, torch.Tensor):
@@ -81,7 +81,7 @@ class Sampling:
 
 
 def by_row(name: str, value: torch.Tensor, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-    """A setting that is given for the leading part of `shape`, for each row of it."""
+    """Expands a setting for the leading dimensions of `shape` to every row."""
     lead = tuple(value.shape)
     if lead != tuple(shape[: len(lead)]):
         got = f"{list(shape)}, got {list(lead)}"

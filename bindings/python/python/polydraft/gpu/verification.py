@@ -1,9 +1,9 @@
 """Lossless verification of batches of drafted paths on a device.
 
-Problem, sources and deviations: by method in `kernels.paths`, `kernels.rejection` and
+Problem, sources and deviations: for each method in `kernels.paths`, `kernels.rejection` and
 `kernels.finish`.
-Cost: one read of each distinct node's two rows for the pooled methods, one of the rows along one
-path for the residual; launches: five to eight, none of which waits for the host.
+Cost: one read of both rows of each distinct node for the pooled methods, and one of the rows along
+one path for the residual; five to eight launches without synchronization.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["uniforms_needed", "verify"]
 
 
 def uniforms_needed(method: str, paths: int, length: int) -> int:
-    """How many uniforms a sequence of `paths` paths of `length` tokens needs.
+    """Returns the number of uniforms for a sequence of `paths` paths of `length` tokens.
 
     >>> uniforms_needed("nested-priority", 4, 4)
     13
@@ -29,12 +29,12 @@ def uniforms_needed(method: str, paths: int, length: int) -> int:
 
 
 def method_of(name: str) -> Method:
-    """The method of this name."""
+    """Returns the method of this name."""
     try:
         return Method(name)
     except ValueError:
         known = ", ".join(METHODS)
-        raise ValueError(f"verify: no method {name!r}; there are {known}") from None
+        raise ValueError(f"verify: unknown method {name!r}, expected one of {known}") from None
 
 
 def verify(
@@ -51,10 +51,11 @@ def verify(
     trace: bool = False,
     forced: torch.Tensor | None = None,
 ) -> Verified:
-    """Decides what to emit: part of one path and one more token, with the target's distribution.
+    """Decides which tokens to emit: part of one path and one more token, with the target's
+    distribution.
 
-    The K paths of a sequence are independent draws from the draft. Where paths begin alike they
-    are one node, and only the rows of the first path that comes there are read.
+    The K paths of a sequence are independent draws from the draft. A common prefix of paths is one
+    node, for which only the rows of the first path through it are read.
 
     Args:
         method: one of `METHODS`. `token` and `block` verify one path.
@@ -63,22 +64,22 @@ def verify(
         target: the target's logits, `[B, 1 + K·L, V]`, or their `Rows`: after no token, then
             after path 0's first token, its first two, and so on, path by path.
         uniforms: independent, in [0, 1), `[B, uniforms_needed(method, K, L)]`; float64 is best.
-        sampling: temperature and filters of the target, if it is given as logits.
-        draft_sampling: those that the draft was drawn with. Default: as `sampling`.
-        knots: pooled methods: into how many ratios tokens are pooled; a power of two from 8.
-        cells: nested-priority: into how many parts priorities are divided; a power of two.
-        trace: whether to say what the decision was made from.
+        sampling: temperature and filters of the target, if given as logits.
+        draft_sampling: sampling that the draft was drawn with. Default: `sampling`.
+        knots: pooled methods: number of pooled ratios; a power of two from 8.
+        cells: nested-priority: number of cells of the priorities; a power of two.
+        trace: whether to return the decision's intermediate results.
         forced: for proofs, int32 `[B, 2]`: path and length to take instead of deciding.
 
     Returns:
         `Verified`, on the device. Everything is queued on the current stream and can be captured
-        in a CUDA graph. `knots` and `cells` change how much is accepted, never what is emitted.
+        in a CUDA graph. `knots` and `cells` affect acceptance, never the output's distribution.
 
     Raises:
-        ValueError: shapes that do not fit each other, or several paths for a method of one.
+        ValueError: inconsistent shapes, or several paths for a single-path method.
 
     Sources: Leviathan et al. 2023 (token), Sun et al. 2024 (block), Miao et al. 2023 (specinfer),
-    Sun et al. 2023 (spectr); walk:priority and nested-priority are ours (docs/papers.md).
+    Sun et al. 2023 (spectr); walk:priority and nested-priority are new (docs/papers.md).
     """
     chosen = method_of(method)
     request = check(chosen, tokens, draft, target, uniforms, sampling, draft_sampling)
@@ -101,13 +102,13 @@ def check(
     sampling: Sampling | None,
     draft_sampling: Sampling | None,
 ) -> Request:
-    """A request whose shapes fit each other."""
+    """Checks that shapes are consistent and returns a request."""
     if tokens.dim() != 3 or 0 in tokens.shape or tokens.is_floating_point():
         got = f"{tokens.dtype} {list(tokens.shape)}"
         raise ValueError(f"verify: tokens must be integers [B, K, L], got {got}")
     b, k, l = tokens.shape
     if method.single and k != 1:
-        raise ValueError(f"verify: {method.value} verifies one path a sequence, got {k}")
+        raise ValueError(f"verify: {method.value} verifies one path for a sequence, got {k}")
     expected = {"draft": (b, k, l), "target": (b, 1 + k * l)}
     given = {}
     for name, rows in (("draft", draft), ("target", target)):
@@ -118,14 +119,14 @@ def check(
             raise ValueError(f"verify: {name} must be [{want}, V], got [{got}, V]")
     for name, rows in (("draft", draft), ("target", target)):
         if not isinstance(rows, Rows):
-            own = sampling if name == "target" or draft_sampling is None else draft_sampling
-            rows = distributions(rows, own)
+            settings = sampling if name == "target" or draft_sampling is None else draft_sampling
+            rows = distributions(rows, settings)
         given[name] = rows
     if given["draft"].vocabulary != given["target"].vocabulary:
         sizes = f"{given['draft'].vocabulary} and {given['target'].vocabulary}"
-        raise ValueError(f"verify: draft and target must have one vocabulary, got {sizes}")
+        raise ValueError(f"verify: draft and target must have the same vocabulary size, got {sizes}")
     if given["draft"].block != given["target"].block:
-        raise ValueError("verify: the rows of draft and target must have blocks of one size")
+        raise ValueError("verify: the rows of draft and target must have the same block size")
     needed = method.coins(k, l) + l + 1
     if tuple(uniforms.shape) != (b, needed):
         raise ValueError(f"verify: uniforms must be [{b}, {needed}], got {list(uniforms.shape)}")

@@ -65,14 +65,18 @@ def parser() -> argparse.ArgumentParser:
     samples.add_argument("--text", type=Path, nargs="+", default=[], metavar="FILE", help="train on these files instead")
     samples.add_argument("--dtype", metavar="TYPE", help="weight type of the target, as for inference")
     layers, temperatures = several(int), several(at_least(0))
-    samples.add_argument("--layers", type=layers, metavar="2,15,27", help="target layers that the head reads [default: 2, L/2, L-3]")
     samples.add_argument(
-        "--temperatures", type=temperatures, default="0.7,1", metavar="T,..", help="each sample uses one of these [default: 0.7,1]"
+        "--layers", type=layers, metavar="2,15,27", help="target layers that the head reads [default: 2, L/2, L-3]"
+    )
+    samples.add_argument(
+        "--temperatures", type=temperatures, default="0.7,1", metavar="T,..",
+        help="each sample uses one of these [default: 0.7,1]"
     )
     samples.add_argument("--longest", type=positive, default=512, metavar="N", help="maximum tokens of a sample [default: 512]")
     samples.add_argument("--together", type=positive, default=64, metavar="N", help="samples generated in parallel [default: 64]")
     samples.add_argument(
-        "--shard", type=positive, default=100_000, metavar="N", help="tokens of a file; an interruption loses at most one [default: 100k]"
+        "--shard", type=positive, default=100_000, metavar="N",
+        help="tokens of a file, the most an interruption loses [default: 100k]"
     )
     head = p.add_argument_group("training")
     head.add_argument("--passes", type=at_least(0), default=2.0, metavar="N", help="times each token is used [default: 2]")
@@ -97,7 +101,9 @@ def parser() -> argparse.ArgumentParser:
         "--unroll", type=positive, default=4, metavar="N", help="unrolled draft steps, or tokens of a block [default: 4]"
     )
     head.add_argument("--begin-with", type=Path, metavar="HEAD", help="start from an existing head of the same shape")
-    head.add_argument("--drafts", type=positive, default=1, metavar="K", help="number of drafts whose acceptance is maximized [default: 1]")
+    head.add_argument(
+        "--drafts", type=positive, default=1, metavar="K", help="number of drafts whose acceptance is maximized [default: 1]"
+    )
     head.add_argument(
         "--likeness",
         type=at_least(0),
@@ -105,14 +111,20 @@ def parser() -> argparse.ArgumentParser:
         metavar="PART",
         help="fraction of the training with the likeness loss [default: 0.6]",
     )
-    head.add_argument("--rate", type=at_least(0), default=0.002, metavar="R", help="learning rate on the plateau [default: 0.002]")
-    head.add_argument("--decay", type=at_least(1e-6), default=0.3, metavar="PART", help="fraction of the training with a decaying rate [default: 0.3]")
+    head.add_argument(
+        "--rate", type=at_least(0), default=0.002, metavar="R", help="learning rate on the plateau [default: 0.002]"
+    )
+    head.add_argument(
+        "--decay", type=at_least(1e-6), default=0.3, metavar="PART", help="fraction with a decaying rate [default: 0.3]"
+    )
     head.add_argument("--batch", type=positive, default=8, metavar="N", help="samples in a step [default: 8]")
     head.add_argument("--check", type=positive, default=200_000, metavar="N", help="tokens between checks [default: 200k]")
     head.add_argument("--with-output", action="store_true", help="include the target's output rows in the head")
     machine = p.add_argument_group("machine")
     machine.add_argument("--threads", type=positive, default=os.cpu_count() or 1, metavar="N", help="[default: one per core]")
     machine.add_argument("--device", default="auto", metavar="NAME", help="cpu, cuda [default: a GPU if there is one]")
-    machine.add_argument("--precision", choices=["auto", "bf16", "f32"], default="auto", help="precision of matrix products [default: auto]")
+    machine.add_argument(
+        "--precision", choices=["auto", "bf16", "f32"], default="auto", help="precision of matrix products [default: auto]"
+    )
     machine.add_argument("--json", action="store_true", help="print a JSON object for each check on standard output")
     return p

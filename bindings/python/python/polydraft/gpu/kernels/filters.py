@@ -1,18 +1,18 @@
-"""top-k, top-p and min-p as a smallest kept logit, found without sorting.
+"""Filters top-k, top-p and min-p as a smallest kept logit, found without sorting.
 
-Problem: keep the first tokens in the order of falling logits, the lower token first where they
-are equal, until k are kept (top-k), or until they have the part p of the mass (top-p); then those
-of them with at least a share of the largest probability (min-p).
+Problem: keep the first tokens in the order of decreasing logits, lower tokens first among equal
+ones, until k are kept (top-k) or they reach the part p of the mass (top-p); then drop those below
+a share of the largest probability (min-p).
 Source: the filters and their order are those of Hugging Face transformers
 (`generation/logits_process.py`), with the Rust `Sampling`'s ties: exactly k tokens are kept.
-The search is a 16-ary one over the 32 bits of a float, mapped to integers of the same order, so
-that it ends exactly, after 8 passes, at the logit of the last kept token; then among the tokens
-that have this logit the last one kept is counted out.
-Deviations: (1) logits that differ are ordered by logit even where their weights are equal in
-float32; -0 equals 0; (2) sums of masses are in float32 within a split of the row and in float64
-between them: where p·total lies within rounding, 1e-7, of the mass at a token, that token may be
-kept or not; (3) after a pass whose bracket holds one value the further passes return at once.
-Cost: at most 9 reads of the row for each of top-k and top-p that is on.
+A 16-ary search over the 32 bits of a float, mapped to integers of the same order, ends after 8
+passes exactly at the logit of the last kept token; then the last kept token is found by counting
+the tokens with this logit.
+Deviations: (1) different logits are ordered by logit even if their weights are equal in float32;
+-0 equals 0; (2) masses are summed in float32 within a split of the row and in float64 across
+splits: if p·total is within rounding, 1e-7, of the mass at a token, that token may be kept or not;
+(3) once the bracket contains a single value, the remaining passes return immediately.
+Cost: at most 9 reads of the row for each of top-k and top-p, if enabled.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CHUNK = 512
 
 @triton.jit
 def key_of(x):
-    """Integers in the order of float32; int64."""
+    """Maps float32 to int64 of the same order."""
     x = tl.where(x == 0.0, 0.0, x)
     bits = x.to(tl.int32, bitcast=True)
     return tl.where(bits >= 0, bits, bits ^ 0x7FFFFFFF).to(tl.int64)
@@ -40,14 +40,14 @@ def key_of(x):
 
 @triton.jit
 def logit_of(key):
-    """The float32 of a key."""
+    """Inverts `key_of`."""
     bits = key.to(tl.int32)
     return tl.where(bits >= 0, bits, bits ^ 0x7FFFFFFF).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def narrowed(brackets, sums, goals, row, splits, SPLITS: tl.constexpr, SCALE: tl.constexpr):
-    """The bracket after the last pass, [low, high), and what has to be reached."""
+    """Returns the bracket [low, high) after the last pass, and the goal."""
     low = tl.load(brackets + row * 2)
     high = tl.load(brackets + row * 2 + 1)
     goal = tl.load(goals + row)
@@ -57,11 +57,11 @@ def narrowed(brackets, sums, goals, row, splits, SPLITS: tl.constexpr, SCALE: tl
     part = tl.load(sums + at, mask=(s < splits)[:, None], other=0.0)
     reached = tl.sum(part.to(tl.float64), axis=0)
     if SCALE:
-        # The first pass' lowest pivot has all of the mass: p becomes p · total.
+        # The sum at the first pass' lowest pivot is the total mass: p becomes p · total.
         goal = goal * tl.sum(tl.where(w == 0, reached, 0.0), axis=0)
     step = (high - low + WAYS - 1) // WAYS
     pivot = low + w * step
-    # The lowest pivot is where the search stands: it has been reached before.
+    # The lowest pivot is the current lower bound, which has reached the goal.
     good = ((reached >= goal) | (w == 0)) & (pivot < high)
     best = tl.max(tl.where(good, w, 0), axis=0)
     high = tl.minimum(low + (best + 1) * step, high)
@@ -74,7 +74,7 @@ def pass_kernel(logits, stride, vocabulary, tops, cuts, lasts, rates, given, bra
                 sums, new_brackets, new_goals, new_sums, splits, SPLITS: tl.constexpr,
                 FIRST: tl.constexpr, SCALE: tl.constexpr, MASS: tl.constexpr,
                 SPLIT: tl.constexpr, CHUNK: tl.constexpr):
-    """Program (row, split): narrows the bracket by the last pass, and sums for the next."""
+    """Program (row, split): narrows the bracket by the last pass and sums for the next."""
     row = tl.program_id(0)
     split = tl.program_id(1)
     w = tl.arange(0, WAYS)
@@ -117,8 +117,8 @@ def pass_kernel(logits, stride, vocabulary, tops, cuts, lasts, rates, given, bra
 def ties_kernel(logits, stride, vocabulary, tops, cuts, lasts, rates, brackets, goals, sums,
                 found, above_sums, equals, splits, SPLITS: tl.constexpr, MASS: tl.constexpr,
                 SPLIT: tl.constexpr):
-    """Program (row, split): the logit that the search ended at; what is above it, and how many
-    tokens have it."""
+    """Program (row, split): the logit found by the search, the sum above it, and the number of
+    tokens with this logit."""
     row = tl.program_id(0)
     split = tl.program_id(1)
     low, high, goal = narrowed(brackets, sums, goals, row, splits, SPLITS, False)
@@ -146,7 +146,7 @@ def ties_kernel(logits, stride, vocabulary, tops, cuts, lasts, rates, brackets, 
 def cut_kernel(logits, stride, vocabulary, tops, cuts, lasts, rates, given, goals, found,
                above_sums, equals, splits, SPLITS: tl.constexpr, MASS: tl.constexpr,
                SPLIT: tl.constexpr):
-    """Program (row): the smallest kept logit, and the last kept token that has it."""
+    """Program (row): the smallest kept logit, and the last kept token with it."""
     row = tl.program_id(0)
     low = tl.load(found + row)
     goal = tl.load(goals + row)
@@ -165,7 +165,7 @@ def cut_kernel(logits, stride, vocabulary, tops, cuts, lasts, rates, given, goal
     if MASS:
         each = tl.exp((value - top) * rate)
     missing = (goal - above) / tl.maximum(each, 1e-37)
-    # As many of the equal tokens as make up what is missing; at least the one the search found.
+    # Number of equal tokens that cover the missing part; at least the one found by the search.
     needed = tl.minimum(tl.maximum(tl.ceil(missing), 1.0), count.to(tl.float64)).to(tl.int32)
     upto = tl.cumsum(equal, axis=0)
     split = tl.min(tl.where(here & (upto >= needed), s, splits - 1), axis=0)
@@ -189,7 +189,7 @@ def cut_kernel(logits, stride, vocabulary, tops, cuts, lasts, rates, given, goal
 
 @triton.jit
 def floor_kernel(tops, cuts, lasts, rates, given, vocabulary):
-    """Program (row): min-p."""
+    """Program (row): applies min-p."""
     row = tl.program_id(0)
     share = tl.load(given + row)
     top = tl.load(tops + row)
@@ -201,7 +201,7 @@ def floor_kernel(tops, cuts, lasts, rates, given, vocabulary):
 
 
 def search(made: Rows, given: torch.Tensor, mass: bool) -> None:
-    """Lowers what is kept to `given` tokens, or to the part `given` of the mass."""
+    """Reduces the kept tokens to `given` tokens, or to the part `given` of the mass."""
     logits, count = made.logits, made.logits.shape[0]
     split = min(SPLIT, triton.next_power_of_2(made.vocabulary))
     chunk = min(CHUNK, split)
@@ -234,7 +234,7 @@ def search(made: Rows, given: torch.Tensor, mass: bool) -> None:
 
 
 def narrow(made: Rows, rates: torch.Tensor) -> None:
-    """Applies the filters that `made.sampling` has on to cuts and lasts."""
+    """Applies the filters enabled in `made.sampling` to cuts and lasts."""
     top_k, top_p, min_p = made.sampling.filters
     device, shape = made.logits.device, made.shape
     if top_k:

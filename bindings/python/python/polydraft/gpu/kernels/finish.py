@@ -1,12 +1,12 @@
-"""The decision, what it leaves of the target, and the last token.
+"""The decision, the residual of the target, and the last token.
 
-Problem: given each path's ratios target/selection at its tokens, decide how much of which path is
-accepted, and draw one more token from what acceptance leaves of the target.
+Problem: given each path's ratios target/selection at its tokens, decide which path to accept and
+up to which token, and draw one more token from the residual of the target.
 Source: block verification, Sun et al. 2024, algorithm 2 (also for nested priorities, against the
 selection's distribution); walks down the tree, Sun et al. 2023 (SpecTr), algorithm 3.
 Deviations: (1) all residual masses of a path are computed at once, by blocks of the vocabulary,
-and the token is drawn from these blocks; (2) a residual without any mass, which only rounding can
-ask for, is replaced by the target.
+and the token is drawn from these blocks; (2) a residual without mass, which only rounding can
+cause, is replaced by the target.
 Cost: one read of the target's and the draft's rows along one path (block, nested) or at one node
 (walks); then one block.
 """
@@ -19,11 +19,11 @@ import triton.language as tl
 from .pool import TAIL, draft_row_of, knot, node_of, ratio_of, target_row_of
 from .rows import pick_block, pick_token, row_weights
 
-# How the path is chosen.
-CHAIN = tl.constexpr(0)  # there is one
+# Choice of the path.
+CHAIN = tl.constexpr(0)  # the only one
 HIGHEST = tl.constexpr(1)  # the highest priority of all
-WALK = tl.constexpr(2)  # the highest at each node, of the paths that come there
-# What the selection takes from the target.
+WALK = tl.constexpr(2)  # at each node, the highest priority of the paths through it
+# The selection's distribution, which is subtracted from the target.
 CONSTANT = tl.constexpr(0)  # a multiple of the draft's probability
 POOLED = tl.constexpr(1)  # by knots of ratios
 K_SEQ = tl.constexpr(2)  # covered · min(draft, target/rho)
@@ -32,7 +32,7 @@ K_SEQ = tl.constexpr(2)  # covered · min(draft, target/rho)
 @triton.jit
 def walk(tokens, priorities, accepts, uniforms, at, b, K: tl.constexpr, L: tl.constexpr,
          KP: tl.constexpr):
-    """Down the tree from the root: the path and how many of its tokens are accepted."""
+    """Walks down the tree. Returns the path and the number of its accepted tokens."""
     j = tl.arange(0, KP)
     alive = j < K
     path = b * 0
@@ -56,7 +56,7 @@ def walk(tokens, priorities, accepts, uniforms, at, b, K: tl.constexpr, L: tl.co
 @triton.jit
 def chosen(tokens, priorities, accepts, uniforms, width, coins, b, forced, K: tl.constexpr,
            L: tl.constexpr, KP: tl.constexpr, CHOICE: tl.constexpr, FORCED: tl.constexpr):
-    """The path, and the accepted length where that is known together with it."""
+    """Returns the path, and for walks the accepted length."""
     if FORCED:
         path = tl.load(forced + b * 2)
         length = tl.load(forced + b * 2 + 1)
@@ -75,7 +75,7 @@ def chosen(tokens, priorities, accepts, uniforms, width, coins, b, forced, K: tl
 
 @triton.jit
 def weight_at(ratios, b, path, level, K: tl.constexpr, L: tl.constexpr):
-    """Block verification's weight after `level` tokens."""
+    """Returns block verification's weight after `level` tokens."""
     weight = tl.load(ratios + b * K * L) * 0.0 + 1.0
     for l in range(0, L):
         ratio = tl.load(ratios + (b * K + path) * L + l)
@@ -86,9 +86,9 @@ def weight_at(ratios, b, path, level, K: tl.constexpr, L: tl.constexpr):
 @triton.jit
 def excess(p, q, scale, p_factor, q_factor, gains, tails, rhos, node, threshold,
            COVER: tl.constexpr, NK: tl.constexpr):
-    """(p_factor · p - what the selection has)+ for weights p and q, in float64.
+    """Returns (p_factor · p - selection)+ for weights p and q, in float64.
 
-    The factors turn weights into probabilities, with all that multiplies them.
+    The factors convert weights to probabilities, including block verification's weight.
     """
     wide = p.to(tl.float64) * p_factor
     if COVER == POOLED:
@@ -116,8 +116,8 @@ def residual_kernel(dl, ds, dtops, dcuts, dlasts, drates, dtotals, tl_, ts, ttop
                     FORCED: tl.constexpr, BLOCK: tl.constexpr):
     """Program (sequence's level, block): the mass of a block of the residual.
 
-    LEVELS is L for block verification, which needs all of them; 1 for walks, which know where
-    they stop.
+    LEVELS is L for block verification, which needs all levels, and 1 for walks, whose last level
+    is known.
     """
     program = tl.program_id(0)
     block = tl.program_id(1)
@@ -157,14 +157,14 @@ def emit_kernel(dl, ds, dtops, dcuts, dlasts, drates, dtotals, tl_, ts, ttops, t
                 L: tl.constexpr, KP: tl.constexpr, LP: tl.constexpr, NK: tl.constexpr,
                 LEVELS: tl.constexpr, CHOICE: tl.constexpr, COVER: tl.constexpr,
                 FORCED: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr):
-    """Program (sequence): the accepted length, the last token, and all that is written."""
+    """Program (sequence): the accepted length, the last token, and all outputs."""
     b = tl.program_id(0)
     n = tl.arange(0, BLOCKS)
     here = n < blocks
     path, length = chosen(tokens, priorities, accepts, uniforms, width, coins, b, forced, K, L, KP,
                           CHOICE, FORCED)
     if CHOICE != WALK:
-        # The coins are independent; the longest prefix whose coin says yes.
+        # The coins are independent; the longest prefix whose coin accepts counts.
         decided = b * 0
         for i in range(1, L + 1):
             weight = weight_at(ratios, b, path, i, K, L)
@@ -181,7 +181,7 @@ def emit_kernel(dl, ds, dtops, dcuts, dlasts, drates, dtotals, tl_, ts, ttops, t
     full = length >= L
     first, count = node_of(tokens, b, path, length, K, L, KP, LP)
     trow = target_row_of(b, first, length, K, L)
-    # A full path has no draft row; any will do that can be read.
+    # A full path has no draft row; any valid row can be read instead.
     drow = draft_row_of(b, tl.where(full, 0, first), tl.where(full, 0, length), K, L)
     level = tl.where(full, 0, length)
     at = b * LEVELS
@@ -209,7 +209,7 @@ def emit_kernel(dl, ds, dtops, dcuts, dlasts, drates, dtotals, tl_, ts, ttops, t
     over = excess(p, q, scale, weight / target_total, 1.0 / total, gains, tails, rhos, node,
                   threshold, COVER, NK)
     token = pick_token(tl.where(plain, p.to(tl.float64), over), y, into)
-    # All of the sequence's paths are looked at, whichever was chosen.
+    # Checks all paths of the sequence, not only the chosen one.
     kk = tl.arange(0, KP)
     ll = tl.arange(0, LP)
     both = (kk[:, None] < K) & (ll[None, :] < L)

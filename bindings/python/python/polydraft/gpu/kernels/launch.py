@@ -1,7 +1,6 @@
-"""Queues the kernels: allocates, launches, never waits and never looks at what they computed.
+"""Launches the kernels, without synchronizing and without reading their results.
 
-Every launch has a shape that follows from the tensors' shapes alone, so that a CUDA graph can
-capture all of them.
+Launch shapes depend on the tensors' shapes alone, so that a CUDA graph can capture all launches.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from ..sampling import Sampling
 from . import filters, finish, paths, pool, rejection, rows
 from .memory import Work, columns, new, power_of_2
 
-# Tokens of one program, by what it does; `research/bench/gpu/kernels.py` says how they were chosen.
+# Tokens and warps of a program, by kernel; chosen with `research/bench/gpu/kernels.py`.
 BLOCK = 4096
-# None: as `pool_sizes` says.
+# None: chosen by `pool_sizes`.
 SPLIT: int | None = None
 CHUNK: int | None = None
 WARPS: dict[str, int | None] = {
@@ -26,9 +25,9 @@ FEW_NODES = 128
 
 
 def pool_sizes(nodes: int) -> tuple[int, int, int]:
-    """Tokens of a program of `pool_kernel`, of one turn of its loop, and its warps.
+    """Returns the tokens of a program of `pool_kernel` and of one loop iteration, and its warps.
 
-    With few nodes more programs and fewer warps each are faster; with many, longer programs are
+    With few nodes, more programs with fewer warps are faster; with many, longer programs are
     (research/records/2026-11-27-h100-gpu-kernels.json, `pools`: the three sizes tried together).
     """
     split, chunk, warps = (2048, 128, 2) if nodes <= FEW_NODES else (8192, 128, 4)
@@ -132,7 +131,7 @@ def verify(request: Request) -> Verified:
 
 
 def prepare(request: Request, sizes: dict, nothing: torch.Tensor) -> Work:
-    """The kernels that come before the decision."""
+    """Launches the kernels that precede the decision."""
     method, b, k, l = request.method, request.batch, request.paths, request.length
     draft, target, nodes = request.draft, request.target, b * k * l
     knots, vocabulary = request.knots, target.vocabulary

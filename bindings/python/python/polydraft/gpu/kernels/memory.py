@@ -1,4 +1,4 @@
-"""What launches have in common: memory, sizes, and the arguments that describe rows."""
+"""Helpers for launches: memory, sizes, and the kernel arguments of rows."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ..rows import Rows
 
 
 def power_of_2(n: int) -> int:
-    """The smallest power of two that is at least n."""
+    """Returns the smallest power of two that is at least n."""
     return triton.next_power_of_2(max(n, 1))
 
 
 def new(like: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Memory on the device of `like`."""
+    """Allocates uninitialized memory on the device of `like`."""
     return torch.empty(shape, device=like.device, dtype=dtype)
 
 
 def columns(given: Rows) -> list:
-    """A kernel's arguments that describe rows."""
+    """Returns the kernel arguments of rows."""
     logits = given.logits
     return [logits, logits.stride(0), given.tops, given.cuts, given.lasts, given.rates,
             given.totals]
@@ -30,7 +30,7 @@ def columns(given: Rows) -> list:
 
 @dataclass
 class Work:
-    """What the kernels before the decision leave for it; unused parts are one number long."""
+    """Inputs of the decision, computed by earlier kernels; unused tensors have one element."""
 
     ratios: torch.Tensor
     accepts: torch.Tensor

@@ -1,15 +1,16 @@
-"""What a verifier knows of each path before it decides: selection, shares, ratios.
+"""Preparation of each path before the decision: selection, shares, ratios.
 
-Problem and sources: `nested_kernel` is nested priority block verification (ours,
+Problem and sources: `nested_kernel` is nested priority block verification (new, see
 docs/papers.md; shares in `shares`), `priority_kernel` one node of the walk with priority
 coupling, `ratio_kernel` single-draft speculative sampling (Leviathan et al. 2023, Chen et al.
 2023), which `token` and `block` use.
 Deviations: (1) nested: a path's priority has a distribution over C cells of [0, 1] and is uniform
-within a cell, so that shares of any depth have one shape; what a finer distribution would gain is
-lost, the emitted distribution is not touched, since the masses are those of the cells; (2) each
-path computes the shares of the nodes along it by itself, also where paths share
-them: the numbers are the same to the last bit, and no path waits for another.
-Cost: one program a path (nested) or a path's node; L or 1 times O(NK·(NK + C)) operations.
+within a cell, so that shares of any depth have the same shape; this costs some acceptance but
+leaves the emitted distribution exact, since the masses are computed from the cells; (2) each path
+recomputes the shares of its nodes, even of shared ones: results are identical to the last bit, and
+paths need no synchronization.
+Cost: one program for each path (nested) or each path's node; L or 1 times O(NK·(NK + C))
+operations.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from .shares import exchange, holding, running
 @triton.jit
 def drawn(dl, ds, dtops, dcuts, dlasts, drates, drow, tl_, ts, ttops, tcuts, tlasts, trates,
           trow, token, vocabulary):
-    """The weights of one drafted token in its draft row and in its target row."""
-    # A block of one token, so that there is one definition of a weight.
+    """Returns the weights of a drafted token in its draft row and its target row."""
+    # A block of one token, to share the definition of a weight.
     y = token + tl.arange(0, 1)
     inside = (y >= 0) & (y < vocabulary)
     q = row_weights(dl, ds, drow, y, inside, dtops, dcuts, dlasts, drates)
@@ -37,7 +38,7 @@ def drawn(dl, ds, dtops, dcuts, dlasts, drates, drow, tl_, ts, ttops, tcuts, tla
 
 @triton.jit
 def state_of(dstatus, tstatus, drow, trow, leaf_row, q):
-    """1: a row that is no distribution; 2: a token that cannot have been drawn from its row."""
+    """Returns status bits: 1 for an invalid row; 2 for a token with probability 0 in its row."""
     rows = tl.load(dstatus + drow) | tl.load(tstatus + trow) | tl.load(tstatus + leaf_row)
     return rows | tl.where((rows == 0) & (q <= 0.0), 2, 0)
 
@@ -75,7 +76,7 @@ def priority_kernel(dl, ds, dtops, dcuts, dlasts, drates, dtotals, dstatus, tl_,
                     interval_ends, states, K: tl.constexpr, L: tl.constexpr, KP: tl.constexpr,
                     LP: tl.constexpr, NK: tl.constexpr, SPLITS: tl.constexpr,
                     TRACE: tl.constexpr):
-    """Program (path's node): the path's priority there and the chance that it is accepted."""
+    """Program (path's node): the path's priority there and its acceptance probability."""
     node = tl.program_id(0)
     b = node // (K * L)
     k = (node // L) % K
@@ -172,7 +173,7 @@ def nested_kernel(dl, ds, dtops, dcuts, dlasts, drates, dtotals, dstatus, tl_, t
         p_part = p.to(tl.float64) / target_total
         leaf = target_row_of(b, child, l + 1, K, L)
         tl.store(states + node, state_of(dstatus, tstatus, drow, trow, leaf, q))
-        # The segment: this node's share, lowest priorities first.
+        # This node's share as a segment, lowest priorities first.
         shared = b * (K * L) + first * L + l
         lengths, tail = knot_lengths(hats, tails, shared, splits, NK, SPLITS)
         ends = running(lengths, upto)
@@ -185,7 +186,7 @@ def nested_kernel(dl, ds, dtops, dcuts, dlasts, drates, dtotals, dstatus, tl_, t
         mass = tl.sum(inside * worth[None, :], axis=1) / mean
         mass = tl.where(knots == NK - 1, 1.0, tl.minimum(mass, 1.0))
         held, gain, density = exchange(lengths, knot_ratios(NK) * weight, ends, mass, NK)
-        # The token's part of it.
+        # The token's part of the segment.
         own = ratio_of(p, q, (total / target_total).to(tl.float32))
         own = tl.where(q < (total * (TAIL / vocabulary)).to(tl.float32), tail, own)
         low, part = knot(own, NK)

@@ -1,20 +1,20 @@
-"""A node's tokens pooled by the ratio of their probabilities.
+"""Pools a node's tokens by the ratio of their probabilities.
 
-Problem: priorities are shared out among tokens in the order of r = target/draft. Sorting V tokens
-is out of the question on a GPU, and a histogram with weights needs atomic additions, whose order,
-and so whose result, differs from run to run.
-Source: ours: the pooled form of priority coupling (docs/papers.md). A token is split between
-the two knots of a grid of ratios next to its own, so that its mean ratio stays what it is; a knot
-then acts as one token of exactly the knot's ratio, and only its length, the part of the draft's
-probability on it, has to be summed.
-Deviations from the Rust form: (1) one grid, no tokens on their own and no second, finer pass: it
-costs acceptance, never the distribution; (2) ratios above the largest knot count as the largest
-knot; (3) tokens to which the draft gives less than 2^-7/V are pooled at their common ratio, so
-that chunks of nothing else are passed over; (4) a token's part of a knot is found again, by every
-kernel that needs it, from a function of its ratio without jumps, so that rounding which differs
-between kernels costs a relative 1e-6, not a token in the wrong pool.
-Cost: one read of the draft's and the target's row of each distinct node; four operations a token
-and knot, without atomics.
+Problem: priorities are distributed among tokens in the order of r = target/draft. Sorting V tokens
+is too slow on a GPU, and a weighted histogram needs atomic additions, whose order, and therefore
+result, differs from run to run.
+Source: new: the pooled form of priority coupling (docs/papers.md). A token is split between the
+two neighbouring knots of a grid of ratios, so that its mean ratio is unchanged; a knot then acts
+as one token with exactly the knot's ratio, and only its length, its part of the draft's
+probability, has to be summed.
+Deviations from the Rust form: (1) one grid, no individual tokens and no second, finer pass: this
+costs acceptance, but the distribution stays exact; (2) ratios above the largest knot count as the
+largest knot; (3) tokens with a draft probability below 2^-7/V are pooled at their common ratio, so
+that chunks of only such tokens are skipped; (4) every kernel recomputes a token's part of a knot
+from a continuous function of its ratio, so that different rounding between kernels causes a
+relative error of 1e-6 rather than a token in the wrong pool.
+Cost: one read of the draft's and the target's row of each distinct node; four operations for each
+token and knot, without atomics.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ import triton.language as tl
 
 from .rows import row_weights
 
-# Tokens with less than this part of 1/V of the draft's probability are pooled at one ratio.
+# Tokens with a draft probability below TAIL/V are pooled at one ratio.
 TAIL = tl.constexpr(2.0**-7)
-# The smallest knot above 0, and how many octaves lie between it and the largest.
+# The smallest knot above 0, and the number of octaves between it and the largest.
 LOWEST = tl.constexpr(2.0**-3)
 OCTAVES = tl.constexpr(7.0)
 
 
 @triton.jit
 def knot(r, NK: tl.constexpr):
-    """The knot at or below ratio r, of NK, and r's part of the one above."""
+    """Returns the knot at or below ratio r, of NK, and r's part of the next knot."""
     per: tl.constexpr = (NK - 2) / OCTAVES
     place = tl.log2(tl.maximum(r, LOWEST) / LOWEST) * per
     index = tl.minimum(place.to(tl.int32) + 1, NK - 2)
@@ -41,7 +41,7 @@ def knot(r, NK: tl.constexpr):
     below = tl.where(low == 0, 0.0, LOWEST * tl.exp2((low - 1).to(tl.float32) / per))
     above = LOWEST * tl.exp2(low.to(tl.float32) / per)
     part = tl.minimum(tl.maximum((r - below) / (above - below), 0.0), 1.0)
-    # As the place low + part has it, from which `pool_kernel` works: one rounding for all.
+    # Rounded as low + part, like in `pool_kernel`, so that all kernels agree.
     place = low.to(tl.float32) + part
     low = tl.minimum(place.to(tl.int32), NK - 2)
     return low, place - low.to(tl.float32)
@@ -49,7 +49,7 @@ def knot(r, NK: tl.constexpr):
 
 @triton.jit
 def knot_ratios(NK: tl.constexpr):
-    """The ratios of all knots, in float64."""
+    """Returns the ratios of all knots in float64."""
     per: tl.constexpr = (NK - 2) / OCTAVES
     k = tl.arange(0, NK)
     rising = LOWEST * tl.exp2((k - 1).to(tl.float32) / per)
@@ -59,7 +59,7 @@ def knot_ratios(NK: tl.constexpr):
 @triton.jit
 def node_of(tokens, b, k, l, K: tl.constexpr, L: tl.constexpr, KP: tl.constexpr,
             LP: tl.constexpr):
-    """The first path that begins with path k's first l tokens, and how many paths do."""
+    """Returns the first path that begins with path k's first l tokens, and their number."""
     j = tl.arange(0, KP)
     i = tl.arange(0, LP)
     own = tl.load(tokens + (b * K + k) * L + i, mask=i < l, other=0)
@@ -72,19 +72,19 @@ def node_of(tokens, b, k, l, K: tl.constexpr, L: tl.constexpr, KP: tl.constexpr,
 
 @triton.jit
 def target_row_of(b, first, l, K: tl.constexpr, L: tl.constexpr):
-    """The target's row at the node of path `first`'s first l tokens."""
+    """Returns the target's row at the node of path `first`'s first l tokens."""
     return b * (1 + K * L) + tl.where(l == 0, 0, first * L + l)
 
 
 @triton.jit
 def draft_row_of(b, first, l, K: tl.constexpr, L: tl.constexpr):
-    """The row that the next token of that node was drawn from."""
+    """Returns the draft's row at the node of path `first`'s first l tokens."""
     return b * (K * L) + first * L + l
 
 
 @triton.jit
 def ratio_of(p, q, scale):
-    """p/q for weights p and q and scale = (q's total)/(p's total); at most 2^20."""
+    """Returns p/q of weights p and q with scale = (q's total)/(p's total); at most 2^20."""
     # Divided by q first where q is tiny, the quotient would overflow.
     return tl.where(q > 0.0, tl.minimum(p / tl.where(q > 0.0, q, 1.0) * scale, 1048576.0), 0.0)
 
@@ -96,9 +96,9 @@ def pool_kernel(dl, ds, dtops, dcuts, dlasts, drates, dtotals, tl_, ts, ttops, t
                 NK: tl.constexpr, SPLIT: tl.constexpr, CHUNK: tl.constexpr):
     """Program (node, split): lengths of the knots within SPLIT tokens.
 
-    `hats` is [nodes, splits, NK] and in units of the draft's weights, `tails` [nodes, splits, 2]
-    the draft's and the target's part of the tokens pooled at one ratio, in the same units. Nodes
-    that are another path's, or through which fewer than `least` paths go, are left alone.
+    `hats`, [nodes, splits, NK], is in units of the draft's weights; `tails`, [nodes, splits, 2],
+    has the draft's and the target's part of the tokens pooled at one ratio, in the same units.
+    Skips nodes that belong to an earlier path or have fewer than `least` paths.
     """
     node = tl.program_id(0)
     split = tl.program_id(1)
@@ -129,7 +129,7 @@ def pool_kernel(dl, ds, dtops, dcuts, dlasts, drates, dtotals, tl_, ts, ttops, t
                 low, part = knot(r, NK)
                 place = low.to(tl.float32) + part
                 own = tl.where(tail, 0.0, q)
-                # 1 - part at the knot below, part at the one above, 0 at all others.
+                # 1 - part at the knot below, part at the knot above, 0 elsewhere.
                 near = tl.maximum(1.0 - tl.abs(place[None, :] - knots.to(tl.float32)[:, None]), 0.0)
                 lengths += near * own[None, :]
         out = node * splits + split
@@ -140,7 +140,7 @@ def pool_kernel(dl, ds, dtops, dcuts, dlasts, drates, dtotals, tl_, ts, ttops, t
 
 @triton.jit
 def knot_lengths(hats, tails, node, splits, NK: tl.constexpr, SPLITS: tl.constexpr):
-    """All splits joined: the knots' lengths, summing to 1, and the ratio of the tail."""
+    """Merges the splits: the knots' lengths, summing to 1, and the ratio of the tail."""
     knots = tl.arange(0, NK)
     s = tl.arange(0, SPLITS)
     inside = s < splits

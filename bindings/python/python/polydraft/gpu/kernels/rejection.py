@@ -1,15 +1,15 @@
 """Baselines: recursive rejection (SpecInfer) and K-SEQ (SpecTr) at each node of the tree.
 
-Problem: n i.i.d. drafts at a node; go through them, accept one or none.
-Source: Miao et al. 2023 (SpecInfer), multi-step speculative sampling: after j rejections what is
-left of the target p is (p - c_j·q)+ with c_1 = 1 and c_(j+1) = c_j + Σ (p - c_j·q)+. Sun et al.
+Problem: test n i.i.d. drafts at a node in order; accept one or none.
+Source: Miao et al. 2023 (SpecInfer), multi-step speculative sampling: after j rejections the
+residual of the target p is (p - c_j·q)+ with c_1 = 1 and c_(j+1) = c_j + Σ (p - c_j·q)+. Sun et al.
 2023 (SpecTr), algorithm 2: accept x with min(1, p/(rho·q)), then emit from
 p - min(q, p/rho)·cover, cover = (1 - (1 - beta)^n)/beta, beta = Σ min(q, p/rho).
 Deviations: (1) K-SEQ: rho is the upper end of a bracket around the root of
 1 - (1 - beta)^n = rho·beta, found by two passes over 32 values each, so at most (n - 1)/1000
-above it; with any rho above the root the distribution is the target's, and the little more that
-is not accepted is 1e-4 or so; (2) all nodes of all sequences are treated at once, also those that
-the walk does not come to.
+above it; any rho above the root gives the target's distribution, at a loss of acceptance of about
+1e-4; (2) all nodes of all sequences are processed at once, including nodes that the walk does not
+reach.
 Cost: K - 1 reads of the nodes' rows (SpecInfer), three (K-SEQ).
 """
 
@@ -30,14 +30,14 @@ VALUES = tl.constexpr(32)
 
 @triton.jit
 def spent_after(masses, node, nodes, blocks, rejections, K: tl.constexpr, BLOCKS: tl.constexpr):
-    """c and the mass of the residual after so many rejections."""
+    """Returns c and the residual's mass after `rejections` rejections."""
     n = tl.arange(0, BLOCKS)
     spent = tl.sum(tl.zeros([1], tl.float64), axis=0)
     mass = spent + 1.0
     for j in range(0, K - 1):
         now = j < rejections
         at = (node + j * nodes).to(tl.int64) * blocks + n
-        # As a block: of a number and a number some versions of the interpreter make no mask.
+        # As a block: some versions of the interpreter make no mask from two scalars.
         part = tl.load(masses + at, mask=(n < blocks) & (0 * n + j < rejections), other=0.0)
         spent += tl.where(now, mass, 0.0)
         mass = tl.where(now, tl.sum(part, axis=0), mass)
@@ -74,7 +74,7 @@ def rejected_kernel(dl, ds, dtops, dcuts, dlasts, drates, dtotals, tl_, ts, ttop
 @triton.jit
 def rank_of(tokens, b, k, l, K: tl.constexpr, L: tl.constexpr, KP: tl.constexpr,
             LP: tl.constexpr):
-    """How many of the paths that begin as path k does for l tokens come before it."""
+    """Returns the number of paths before path k that share its first l tokens."""
     j = tl.arange(0, KP)
     i = tl.arange(0, LP)
     own = tl.load(tokens + (b * K + k) * L + i, mask=i < l, other=0)
@@ -89,7 +89,7 @@ def recursive_kernel(dl, ds, dtops, dcuts, dlasts, drates, dtotals, tl_, ts, tto
                      trates, ttotals, tokens, vocabulary, blocks, nodes, masses, uniforms, width,
                      chances, accepts, priorities, spent_out, K: tl.constexpr, L: tl.constexpr,
                      KP: tl.constexpr, LP: tl.constexpr, BLOCKS: tl.constexpr):
-    """Program (path's node): whether its coin accepts, and what all rejections leave."""
+    """Program (path's node): whether its coin accepts, and c after rejecting all drafts."""
     node = tl.program_id(0)
     b = node // (K * L)
     k = (node // L) % K
@@ -107,20 +107,20 @@ def recursive_kernel(dl, ds, dtops, dcuts, dlasts, drates, dtotals, tl_, ts, tto
     rest = tl.maximum(p_part - spent * q_part, 0.0)
     some = (q > 0.0) & (mass > 0.0)
     chance = tl.where(some, rest / tl.where(some, mass * q_part, 1.0), 0.0)
-    # Nothing left means that rounding alone rejected: the last draft is as good as any.
+    # Without residual mass only rounding rejected all drafts before: accept this one.
     chance = tl.minimum(tl.where(mass > 0.0, chance, 1.0), 1.0)
     spent, mass = spent_after(masses, shared, nodes, blocks, count - 1, K, BLOCKS)
     tl.store(spent_out + node, spent + mass)
     accepted = tl.load(uniforms + b * width + k * L + l).to(tl.float64) < chance
     tl.store(chances + node, chance)
     tl.store(accepts + node, accepted.to(tl.float64))
-    # The walk takes the highest: the first that accepts.
+    # The walk takes the highest priority: the first path that accepts.
     tl.store(priorities + node, tl.where(accepted, (K - k).to(tl.float64), 0.0))
 
 
 @triton.jit
 def tried(low, high):
-    """32 values from low to high, both among them."""
+    """Returns 32 values from low to high, inclusive."""
     i = tl.arange(0, VALUES).to(tl.float64)
     return low + (high - low) * (i / (VALUES - 1.0))
 
@@ -128,7 +128,7 @@ def tried(low, high):
 @triton.jit
 def bracket(betas, node, nodes, blocks, count, PASSES: tl.constexpr, K: tl.constexpr,
             BLOCKS: tl.constexpr):
-    """Where rho is after so many passes: [low, high], and beta at high."""
+    """Returns the bracket [low, high] of rho after PASSES passes, and beta at high."""
     n = tl.arange(0, BLOCKS)
     i = tl.arange(0, VALUES)
     low = tl.sum(tl.zeros([1], tl.float64), axis=0) + 1.0
@@ -143,7 +143,7 @@ def bracket(betas, node, nodes, blocks, count, PASSES: tl.constexpr, K: tl.const
         power = missed * 0.0 + 1.0
         for times in range(0, K):
             power = tl.where(times < count, power * missed, power)
-        # The left side less the right side falls in rho: the first value where it is not above 0.
+        # Left side minus right side decreases in rho: take the first value where it is <= 0.
         good = (1.0 - power <= rho * covered) | (i == VALUES - 1)
         best = tl.min(tl.where(good, i, VALUES - 1), axis=0)
         low_next = tl.sum(tl.where(i == tl.maximum(best - 1, 0), rho, 0.0), axis=0)
@@ -222,7 +222,7 @@ def sequential_kernel(dl, ds, dtops, dcuts, dlasts, drates, dtotals, tl_, ts, tt
 
 
 def prepare(request: Request, work: Work, sizes: dict) -> None:
-    """Queues what SpecInfer and SpecTr need before the walk; fills `work`."""
+    """Launches the kernels of SpecInfer and SpecTr before the walk; fills `work`."""
     draft, target = request.draft, request.target
     b, k, l = request.batch, request.paths, request.length
     nodes, blocks = b * k * l, target.masses.shape[1]

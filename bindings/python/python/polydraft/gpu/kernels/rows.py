@@ -1,13 +1,13 @@
-"""One pass over a row of logits: largest, Σ exp, the blocks' masses.
+"""One pass over a row of logits: the largest logit, Σ exp, and the masses of blocks.
 
-Problem: at batch 1 a row is all there is, and one program a row would use one multiprocessor of
-many; so a row is split into blocks of the vocabulary, each block is a program, and a second
-kernel joins the blocks' results. No softmax is written: later kernels compute a weight from the
-logit again, from the row's largest logit and its rate, whenever they need it.
+Problem: at batch size 1 there is a single row, and one program for it would use one of many
+multiprocessors. So a row is split into blocks of the vocabulary with a program each, and a second
+kernel merges their results. No softmax is written: later kernels recompute weights from the
+logits, the row's largest logit and its rate.
 Source: the online softmax of Milakov and Gimelshein 2018 (arXiv 1805.02867), by blocks.
-Deviations: (1) the blocks' masses are kept, and drawing looks for its block among them; (2) a
-filter or temperature 0 is a smallest kept logit (`cut`) and, among tokens that have exactly this
-logit, the last kept token (`last`), so that all kernels are the same with filters and without.
+Deviations: (1) the blocks' masses are stored, and drawing selects a block by them; (2) filters and
+temperature 0 are expressed as a smallest kept logit (`cut`) and the last kept token with exactly
+this logit (`last`), so that all kernels are the same with and without filters.
 Cost: one read of the logits; R · blocks numbers written.
 """
 
@@ -19,14 +19,14 @@ import triton.language as tl
 
 @triton.jit
 def weight(x, y, top, cut, last, rate):
-    """exp((x - top) · rate) of kept tokens y with logits x, 0 of the others."""
+    """Returns exp((x - top) · rate) for kept tokens y with logits x, 0 for others."""
     kept = (x > cut) | ((x == cut) & (y <= last))
     return tl.where(kept, tl.exp((x - top) * rate), 0.0)
 
 
 @triton.jit
 def row_weights(logits, stride, row, y, inside, tops, cuts, lasts, rates):
-    """The weights of tokens y in a row; 0 where not `inside`."""
+    """Returns the weights of tokens y in a row; 0 where not `inside`."""
     x = tl.load(logits + row.to(tl.int64) * stride + y, mask=inside, other=float("-inf"))
     top = tl.load(tops + row)
     cut = tl.load(cuts + row)
@@ -39,7 +39,7 @@ def row_weights(logits, stride, row, y, inside, tops, cuts, lasts, rates):
 @triton.jit
 def partials_kernel(logits, stride, vocabulary, given_rates, part_top, part_sum, part_at,
                     part_bad, blocks, BLOCK: tl.constexpr):
-    """Program (row, block): largest logit and where, Σ exp relative to it, what is no logit."""
+    """Program (row, block): largest logit and its token, Σ exp relative to it, invalid logits."""
     row = tl.program_id(0)
     block = tl.program_id(1)
     y = block * BLOCK + tl.arange(0, BLOCK)
@@ -47,7 +47,7 @@ def partials_kernel(logits, stride, vocabulary, given_rates, part_top, part_sum,
     x = tl.load(logits + row.to(tl.int64) * stride + y, mask=inside, other=float("-inf"))
     x = x.to(tl.float32)
     bad = (x != x) | (x == float("inf"))
-    # What is no logit must not reach the sums: comparisons with NaN differ from device to device.
+    # Excludes invalid logits from the sums: comparisons with NaN differ between devices.
     x = tl.where(bad, float("-inf"), x)
     top = tl.max(x, axis=0)
     rate = tl.load(given_rates + row)
@@ -66,7 +66,7 @@ def partials_kernel(logits, stride, vocabulary, given_rates, part_top, part_sum,
 def join_kernel(given_rates, part_top, part_sum, part_at, part_bad, vocabulary, blocks, tops,
                 cuts, lasts, rates, totals, status, masses, arguments, BLOCK: tl.constexpr,
                 BLOCKS: tl.constexpr):
-    """Program (row): joins the blocks. Rate 0 stands for temperature 0."""
+    """Program (row): merges the blocks. Rate 0 means temperature 0."""
     row = tl.program_id(0)
     b = tl.arange(0, BLOCKS)
     inside = b < blocks
@@ -99,7 +99,7 @@ def join_kernel(given_rates, part_top, part_sum, part_at, part_bad, vocabulary, 
 @triton.jit
 def masses_kernel(logits, stride, vocabulary, tops, cuts, lasts, rates, masses, blocks,
                   BLOCK: tl.constexpr):
-    """Program (row, block): the mass of a block once filters are known."""
+    """Program (row, block): the mass of a block after filtering."""
     row = tl.program_id(0)
     block = tl.program_id(1)
     y = block * BLOCK + tl.arange(0, BLOCK)
@@ -109,7 +109,7 @@ def masses_kernel(logits, stride, vocabulary, tops, cuts, lasts, rates, masses, 
 
 @triton.jit
 def totals_kernel(masses, totals, blocks, BLOCKS: tl.constexpr):
-    """Program (row): the blocks' masses summed."""
+    """Program (row): sums the blocks' masses."""
     row = tl.program_id(0)
     b = tl.arange(0, BLOCKS)
     mass = tl.load(masses + row * blocks + b, mask=b < blocks, other=0.0).to(tl.float64)
@@ -119,7 +119,7 @@ def totals_kernel(masses, totals, blocks, BLOCKS: tl.constexpr):
 
 @triton.jit
 def pick_block(mass, inside, u):
-    """The block in which u of the cumulative mass lies, and how far into it, from 0 to 1.
+    """Returns the block that contains u of the cumulative mass, and the position in it, 0 to 1.
 
     Blocks of mass 0 are never picked. `mass` is in float64; u is in [0, 1).
     """
@@ -127,7 +127,7 @@ def pick_block(mass, inside, u):
     total = tl.sum(mass, axis=0)
     upto = tl.cumsum(mass, axis=0)
     wanted = u * total
-    # The last block with mass stands in where rounding leaves nothing above.
+    # Falls back to the last block with mass if rounding leaves none above.
     last = tl.max(tl.where(inside & (mass > 0.0), b, 0), axis=0)
     first = tl.min(tl.where(inside & (mass > 0.0) & (upto > wanted), b, last), axis=0)
     own = tl.sum(tl.where(b == first, mass, 0.0), axis=0)
@@ -138,7 +138,7 @@ def pick_block(mass, inside, u):
 
 @triton.jit
 def pick_token(w, y, into):
-    """The token of a block at `into` of its cumulative weight; none of weight 0."""
+    """Returns the token at `into` of a block's cumulative weight; never one of weight 0."""
     w = w.to(tl.float64)
     upto = tl.cumsum(w, axis=0)
     wanted = into * tl.sum(w, axis=0)
@@ -149,7 +149,7 @@ def pick_token(w, y, into):
 @triton.jit
 def draw_kernel(logits, stride, vocabulary, tops, cuts, lasts, rates, masses, blocks, status,
                 uniforms, draws, tokens, BLOCK: tl.constexpr, BLOCKS: tl.constexpr):
-    """Program (row, draw): inverse of the cumulative distribution, by blocks, then within one."""
+    """Program (row, draw): inverts the cumulative distribution, by blocks, then within one."""
     row = tl.program_id(0)
     draw = tl.program_id(1)
     b = tl.arange(0, BLOCKS)

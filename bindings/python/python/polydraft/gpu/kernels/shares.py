@@ -1,23 +1,23 @@
-"""Sharing a segment of priorities among the knots of a node.
+"""Sharing of a segment of priorities among the knots of a node.
 
 Problem: a segment [0, 1] carries mass with a rising density; G(t) is the mass of its lowest t.
 Knots with lengths that sum to 1 and ratios demand/length share it so that Σ min(demand, mass) is
-as large as it can be, each with a distribution on the segment, and all of it in parallel.
-Source: the masses are those of priority coupling that are nearest to the draft (docs/theory.md,
-theorem 6): all that is demanded, or more or less in proportion to lengths. The distributions are ours after Jourdain and Margheriti 2020, "A new family
-of one dimensional martingale couplings" (EJP 25), section 3, their inverse transform coupling:
-lay the knots out in order of their ratios, one interval each. Up to rounding a knot then gets
-less than its optimal mass, or more; what the former lack, summed in order, is matched with what
-the latter have too much of, summed in order, and a matched pair exchanges as much of its
-intervals as makes up the difference of mass. Because the optimal masses per length rise with the
-ratio, no knot ever exchanges more than it has (who lacks is before who has too much, and the pair's
-difference in density is at least what either is away from its own optimum).
-Deviations: (1) within a block, between two places where the masses use up all that is below, each
-knot has the part 1 - λ of everything and exchanges only for λ, as in the Rust form's spread
-shares; (2) the masses are taken from what was assigned, so that rounding, and any G that is only
-nearly right, cost acceptance only.
-Validity: the matrix E of what knot i holds of interval j is symmetric with row sums equal to the
-lengths by construction, whatever the demands are; so all of the segment is used once.
+maximal. Each knot gets a distribution on the segment, computed in parallel.
+Source: the masses are the ones of priority coupling that are nearest to the draft (docs/theory.md,
+theorem 6): the full demand, or more or less in proportion to lengths. The distributions are new,
+based on Jourdain and Margheriti 2020, "A new family of one dimensional martingale couplings"
+(EJP 25), section 3, the inverse transform coupling: knots are laid out in the order of their
+ratios, one interval each. A knot's interval then has less than its optimal mass, or more. Cumulated
+deficits are matched with cumulated surpluses, and a matched pair exchanges parts of its intervals
+to balance the masses. Because the optimal mass per length rises with the ratio, no knot exchanges
+more than its length (deficits come before surpluses, and the pair's difference in density is at
+least the distance of either from its own optimum).
+Deviations: (1) within a block, between two points where the masses below equal G, each knot gets a
+part 1 - λ of the whole block and exchanges only for λ, as in the Rust form's spread shares; (2)
+masses are computed from the assigned intervals, so that rounding, or an inexact G, costs only
+acceptance.
+Validity: the matrix E (knot i's part of interval j) is symmetric with row sums equal to the
+lengths by construction, for any demands; so every part of the segment is used exactly once.
 Cost: a constant number of operations on [NK, NK] numbers, without a loop.
 """
 
@@ -29,24 +29,24 @@ import triton.language as tl
 
 @triton.jit
 def running(values, upto):
-    """Sums over j with upto[k, j]."""
+    """Returns sums over all j with upto[k, j]."""
     return tl.sum(tl.where(upto, values[None, :], 0.0), axis=1)
 
 
 @triton.jit
 def excess(mass, demand, ends, NK: tl.constexpr):
-    """What the masses have below each knot's end more than the lowest so much, [NK].
+    """Returns the optimal masses below each knot's end minus `mass`, [NK].
 
-    The three arguments are running sums, `mass` of the lowest so much.
+    The arguments are running sums; `mass` is that of the lowest priorities.
     """
     k = tl.arange(0, NK)
     none = -1.0e300
     d = mass - demand
     most = tl.maximum(tl.max(d, axis=0), 0.0)
-    # The last knot up to which there is no too little; -1 if there is none.
+    # The last knot at which mass exceeds demand the most; -1 if it never does.
     rank = tl.max(tl.where(d >= most, k, -1), axis=0)
-    # All that is demanded. Masses in proportion to lengths are the lines from 0 and to 1 that touch
-    # it from below.
+    # The full demand. Masses proportional to lengths are the tangent lines from 0 and to 1 that
+    # touch it from below.
     wanted = demand + most
     rise = wanted / tl.where(ends > 0.0, ends, 1.0)
     rise = tl.where((k <= rank) & (ends > 0.0), rise, -none)
@@ -67,9 +67,10 @@ def excess(mass, demand, ends, NK: tl.constexpr):
 
 @triton.jit
 def exchange(lengths, ratios, ends, mass, NK: tl.constexpr):
-    """What each knot holds of each interval, [NK, NK], and its selection ratio m/q, [NK].
+    """Returns each knot's part of each interval, [NK, NK], its selection ratio m/q, [NK], and the
+    intervals' densities, [NK].
 
-    `ends` are the running sums of the lengths and `mass` is G there. Float64 throughout.
+    `ends` are the running sums of the lengths and `mass` is G at them. All in float64.
     """
     k = tl.arange(0, NK)
     upto = k[None, :] <= k[:, None]
@@ -78,7 +79,7 @@ def exchange(lengths, ratios, ends, mass, NK: tl.constexpr):
     demand = running(ratios * lengths, upto)
     above = excess(mass, demand, ends, NK)
     tight = above <= 0.0
-    # The block of each knot: from the tight place before it to the next one.
+    # The block of each knot: from the last tight end before it to the next one.
     tight_before = before & tight[None, :]
     tight_after = after & tight[None, :]
     block = tl.sum(tight_before.to(tl.int32), axis=1)
@@ -89,8 +90,8 @@ def exchange(lengths, ratios, ends, mass, NK: tl.constexpr):
     width = to_t - from_t
     mean = (to_g - from_g) / tl.where(width > 0.0, width, 1.0)
     same = block[:, None] == block[None, :]
-    # The smallest part that has to be exchanged: what a prefix lacks of its proportional mass
-    # over that and what it has more than the lowest so much.
+    # The smallest λ: a prefix's deficit against its proportional mass, relative to that deficit
+    # plus its excess over G.
     optimal = mass + above
     lacks = tl.maximum((ends - from_t) * mean - (optimal - from_g), 0.0)
     own = tl.where(tight | (lacks <= 0.0), 0.0, lacks / tl.where(lacks > 0.0, lacks + above, 1.0))
@@ -99,7 +100,7 @@ def exchange(lengths, ratios, ends, mass, NK: tl.constexpr):
     wanted = (optimal - from_g - (1.0 - own) * mean * (ends - from_t))
     wanted = from_g + wanted / tl.where(own > 0.0, own, 1.0)
     wanted = tl.where(tight | (own <= 0.0), mass, wanted)
-    # Intervals in order, what they have, and what of that is too little or too much.
+    # Masses of the intervals in order, and their deficits and surpluses.
     previous = k[None, :] + 1 == k[:, None]
     in_order = mass - running(mass, previous)
     lack = (wanted - running(wanted, previous)) - in_order
@@ -113,7 +114,7 @@ def exchange(lengths, ratios, ends, mass, NK: tl.constexpr):
     steeper = density[None, :] - density[:, None]
     open_ = same & (flow > 0.0) & (steeper > 0.0) & (k[:, None] < k[None, :])
     moved = tl.where(open_, flow / tl.where(open_, steeper, 1.0), 0.0)
-    # Rounding alone can ask for more than there is.
+    # Only rounding can exceed the lengths.
     out = tl.sum(moved, axis=1)
     in_ = tl.sum(moved, axis=0)
     limit_out = tl.minimum(lengths / tl.where(out > 0.0, out, 1.0), 1.0)
@@ -124,7 +125,7 @@ def exchange(lengths, ratios, ends, mass, NK: tl.constexpr):
     held = both + tl.where(k[:, None] == k[None, :], kept[:, None], 0.0)
     even = lengths[:, None] * lengths[None, :] / tl.where(width > 0.0, width, 1.0)[:, None]
     held = own[:, None] * held + (1.0 - own)[:, None] * tl.where(same, even, 0.0)
-    # What is not drawn holds nothing; it counts as one that has the same part of everything.
+    # Knots of length 0 have no intervals; their ratio is 1, as for a uniform share.
     rows = tl.sum(held, axis=1)
     some = (lengths > 0.0) & (rows > 0.0)
     gained = tl.sum(held * density[None, :], axis=1) / tl.where(some, rows, 1.0)
@@ -133,7 +134,7 @@ def exchange(lengths, ratios, ends, mass, NK: tl.constexpr):
 
 @triton.jit
 def holding(held, lengths, low, part, NK: tl.constexpr):
-    """The distribution of a token's priority over the intervals, [NK], summing to 1."""
+    """Returns the distribution of a token's priority over the intervals, [NK], summing to 1."""
     k = tl.arange(0, NK)
     rows = tl.sum(held, axis=1)
     some = (lengths > 0.0) & (rows > 0.0)
