@@ -290,7 +290,7 @@ impl Selector for Importance {
         }
     }
 
-    /// Includes the truncated alphabet.
+    /// Returns the acceptance probability, multiplied by the alphabet's target probability.
     fn accept(&self, problem: &Problem, token: Token) -> f64 {
         let (p, m) = (self.target[token as usize], self.selected(problem, token));
         match p {
@@ -300,8 +300,8 @@ impl Selector for Importance {
         }
     }
 
-    /// Returns the mass of a token that is accepted or kept. The rest of p is the residual on the
-    /// alphabet, and everything outside of it.
+    /// Returns the accepted mass of a token. The rest of p, which includes all mass outside of the
+    /// alphabet, is the residual.
     fn covered(&self, problem: &Problem, token: Token) -> f64 {
         self.retained * self.target[token as usize].min(self.selected(problem, token))
     }

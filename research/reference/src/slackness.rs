@@ -57,8 +57,8 @@ const NAME: &str = "slackness";
 
 /// Returns a system, and solves it first if necessary.
 ///
-/// Cannot fail, because `prepare` has checked the size and there is no time limit. If it did, nothing
-/// would be accepted, and the emitted distribution would still be correct.
+/// Cannot fail, because `prepare` has checked the size and there is no time limit. If it did fail,
+/// nothing would be accepted, and the emitted distribution would still be correct.
 fn solved<'a>(
     system: &'a mut Option<Transport>,
     problem: &Problem,

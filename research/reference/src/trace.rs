@@ -1,9 +1,9 @@
 //! Traces: the input of verification, recorded at positions of a target's own output, and verifiers
 //! replayed on it.
 //!
-//! A trace is a folder: `trace.json` has the models, settings and program; `index.jsonl` has a line
-//! for each recorded prompt; and each prompt is one file, a *shard*: columns of numbers in
-//! safetensors, compressed with gzip. Why:
+//! A trace is a folder. `trace.json` contains the models, settings and program. `index.jsonl` has a
+//! line per recorded prompt. Each prompt is a file, called a *shard*: columns of numbers in
+//! safetensors, compressed with gzip. Reasons:
 //! - A shard is written beside its place, renamed, and only then named in the index: an
 //!   interruption, even by `kill -9`, loses the current prompt and nothing else, and appending is
 //!   writing more shards.

@@ -1,4 +1,4 @@
-//! Columns of numbers, as tensors of one dimension in a safetensors file inside gzip.
+//! Columns of numbers, stored as one-dimensional tensors in a gzip-compressed safetensors file.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -11,12 +11,12 @@ use safetensors::tensor::{Dtype, SafeTensors, View};
 
 use crate::trace::{Error, Result};
 
-/// Bytes of a shard before compression, at most: the memory that a reader needs.
+/// Maximum size of a shard in bytes before compression, which limits the memory of a reader.
 pub(crate) const MOST: usize = 512 << 20;
-/// The one entry of a file's metadata: a map of several would be written in any order.
+/// Key of the only metadata entry. With several entries, their order in the file would vary.
 const METADATA: &str = "polydraft";
 
-/// A number that a column is made of.
+/// Number type of a column.
 pub(crate) trait Number: Copy {
     const TYPE: Dtype;
     fn append(self, bytes: &mut Vec<u8>);
@@ -81,7 +81,7 @@ impl Out {
         self.0.push((name.into(), Column { dtype: T::TYPE, shape, bytes }));
     }
 
-    /// The compressed file: the same bytes for the same columns.
+    /// Returns the compressed file. Deterministic.
     pub fn file(&self, metadata: String) -> std::io::Result<Vec<u8>> {
         let metadata = HashMap::from([(METADATA.to_owned(), metadata)]);
         let columns = self.0.iter().map(|(name, column)| (name, column));
@@ -93,7 +93,7 @@ impl Out {
     }
 }
 
-/// A file before it was compressed.
+/// Decompresses a file.
 pub(crate) fn unpack(location: &str, file: &[u8]) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = GzDecoder::new(file).take(MOST as u64 + 1).read_to_end(&mut bytes);
@@ -108,7 +108,7 @@ pub(crate) fn unpack(location: &str, file: &[u8]) -> Result<Vec<u8>> {
     }
 }
 
-/// Columns that were read.
+/// Columns of a file.
 pub(crate) struct In<'a> {
     location: &'a str,
     tensors: SafeTensors<'a>,
@@ -129,7 +129,7 @@ impl<'a> In<'a> {
         Ok(Self { location, tensors, metadata })
     }
 
-    /// The type of a column's numbers.
+    /// Returns the number type of a column.
     pub fn dtype(&self, name: &str) -> Result<Dtype> {
         self.tensor(name).map(|tensor| tensor.dtype())
     }
@@ -144,7 +144,7 @@ impl<'a> In<'a> {
         Ok(T::all(tensor.data()))
     }
 
-    /// A column of so many numbers.
+    /// Returns a column, which must have `length` numbers.
     pub fn column_of<T: Number>(&self, name: &str, length: usize) -> Result<Vec<T>> {
         let column = self.column(name)?;
         match column.len() == length {
@@ -153,7 +153,7 @@ impl<'a> In<'a> {
         }
     }
 
-    /// Where a column is.
+    /// Returns the location of a column for error messages.
     pub fn at(&self, name: &str) -> String {
         format!("{}: tensor {name}", self.location)
     }

@@ -1,15 +1,15 @@
-//! The distributions of many nodes, one after the other: by support, exact or truncated.
+//! Storage of the distributions of many nodes: by support, exact or truncated.
 //!
-//! Problem: a distribution over a large vocabulary is mostly tokens that nobody will ever draw, and
-//! the rest of a softmax in single precision needs no double precision.
-//! Source: ours. A distribution is weights times a scale. The softmax of logits is single-precision
-//! powers, the largest 1, times one double: then the weights are these powers, and the distribution
-//! that is read equals the recorded one to the last bit. Where a distribution has no such form
-//! (counts of n-grams) the weights are its probabilities themselves.
-//! Complexity: one pass, and for a truncation one selection of the likeliest tokens.
-//! Deviations: a distribution up to a mass below 1 keeps the likeliest tokens up to there and every
-//! token that was drafted, rounds their weights to a relative error of 1 less that mass, and is
-//! scaled to sum to 1.
+//! Problem: a distribution over a large vocabulary consists mostly of tokens that are never drawn,
+//! and the softmax of single-precision logits does not need double precision.
+//! Source: ours. A distribution is stored as weights times a scale. A softmax is a list of
+//! single-precision powers, the largest of which is 1, times a double: the powers are the weights,
+//! and the stored distribution equals the recorded one bit for bit. For distributions that do not
+//! have this form (counts of n-grams) the weights are the probabilities.
+//! Complexity: one pass, and for truncation a selection of the likeliest tokens.
+//! Deviations: a distribution stored up to a mass below 1 contains the likeliest tokens with this
+//! mass and all drafted tokens. Weights are rounded to a relative error of 1 − mass, and the
+//! distribution is scaled to sum to 1.
 
 use polydraft::{Distribution, Token};
 use safetensors::tensor::Dtype;
@@ -17,18 +17,18 @@ use safetensors::tensor::Dtype;
 use crate::trace::columns::{In, Out};
 use crate::trace::{Error, Result};
 
-/// One distribution, ready to be written.
+/// A distribution in stored form.
 pub(crate) struct Packed {
-    /// None if all of the vocabulary is stored.
+    /// `None` if the full vocabulary is stored.
     tokens: Vec<Token>,
     weights: Vec<f64>,
     scale: f64,
-    /// The probability that is left out.
+    /// Omitted probability.
     pub left_out: f64,
 }
 
 impl Packed {
-    /// A distribution up to `mass`, with the `drafted` tokens.
+    /// Packs a distribution up to `mass`, including the `drafted` tokens.
     pub fn new(probs: &Distribution, mass: f64, drafted: &[Token]) -> Self {
         let (tokens, probabilities) = probs.parts();
         let (weights, scale) = powers(probabilities);
@@ -49,7 +49,7 @@ impl Packed {
         };
         let mut weights: Vec<f64> = retained.iter().map(weight).collect();
         let scale = 1.0 / weights.iter().sum::<f64>();
-        // Zeros take less room than the numbers of most tokens.
+        // Zeros take less space than the indices of most tokens.
         if 2 * retained.len() > probs.vocabulary() {
             let mut all = vec![0.0; probs.vocabulary()];
             retained
@@ -62,19 +62,20 @@ impl Packed {
     }
 }
 
-/// A weight in single precision without the digits that a relative error of at least 2^-24 makes
-/// meaningless: zeros, which compress. One that is not 0 does not become 0: the token was drafted.
+/// Rounds a weight to single precision, with trailing zeros beyond a relative `error` of at least
+/// 2^-24, because zeros compress well. A positive weight stays positive, because its token was
+/// drafted.
 fn rounded(weight: f64, error: f64) -> f64 {
     let bits = (weight as f32).to_bits();
-    // 23 digits are there; the last of the stored ones has twice the error.
+    // Of 23 fraction bits, the last retained one has twice the error.
     let dropped = 23_i32.saturating_add(error.log2() as i32).clamp(0, 23) as u32;
     let half = if dropped == 0 { 0 } else { 1 << (dropped - 1) };
     let rounded = f32::from_bits((bits + half) >> dropped << dropped);
     f64::from(if weight > 0.0 { rounded.max(f32::MIN_POSITIVE) } else { rounded })
 }
 
-/// Single-precision weights and a scale whose products are these probabilities to the last bit; the
-/// probabilities and 1 if there are none.
+/// Returns single-precision weights and a scale whose products equal the probabilities bit for bit;
+/// if there are none, the probabilities and 1.
 fn powers(probabilities: &[f64]) -> (Vec<f64>, f64) {
     let scale = probabilities.iter().copied().fold(0.0, f64::max);
     let weights: Vec<f64> = probabilities.iter().map(|p| f64::from((p / scale) as f32)).collect();
@@ -84,21 +85,21 @@ fn powers(probabilities: &[f64]) -> (Vec<f64>, f64) {
     }
 }
 
-/// Weights as they are stored.
+/// Weights in the stored type.
 enum Weights {
     F32(Vec<f32>),
     F64(Vec<f64>),
 }
 
-/// The distributions of all nodes; those of leaves of a draft are empty.
+/// Distributions of all nodes; those of leaves are empty.
 pub(crate) struct Distributions {
-    /// Weights of each node.
+    /// Number of weights of each node.
     entries: Vec<u32>,
     scale: Vec<f64>,
-    /// The tokens of the distributions that do not store all.
+    /// Tokens of the distributions that do not store the full vocabulary.
     tokens: Vec<Token>,
     weights: Weights,
-    /// Where tokens and weights of each node begin.
+    /// First token and first weight of each node.
     starts: Vec<(usize, usize)>,
 }
 
@@ -116,7 +117,7 @@ impl Default for Distributions {
 }
 
 impl Distributions {
-    /// Adds the distribution of the next node.
+    /// Appends the distribution of the next node.
     pub fn push(&mut self, probs: Option<Packed>) {
         let Some(Packed { tokens, weights, scale, .. }) = probs else {
             self.entries.push(0);
@@ -130,7 +131,7 @@ impl Distributions {
         }
     }
 
-    /// Bytes before compression, at most.
+    /// Returns an upper bound of the size in bytes before compression.
     pub fn size(&self) -> usize {
         let weights = match &self.weights {
             Weights::F32(weights) => 4 * weights.len(),
@@ -160,8 +161,8 @@ impl Distributions {
         }
     }
 
-    /// Checks that there is a distribution where `has` is true and nowhere else, and as many
-    /// numbers as the distributions have.
+    /// Checks that there is a distribution exactly where `has` is true, and that the number of
+    /// weights is correct.
     pub fn read(role: &str, vocabulary: usize, has: &[bool], columns: &In) -> Result<Self> {
         let name = |column: &str| format!("{role}.{column}");
         let entries: Vec<u32> = columns.column_of(&name("entries"), has.len())?;
@@ -175,7 +176,8 @@ impl Distributions {
                 return Err(Error::content(location, expected, entries));
             }
             starts.push(begin);
-            // At most 2^24 each, of at most as many nodes as the file has bytes.
+            // Cannot overflow: at most 2^24 per node, and at most as many nodes as the file has
+            // bytes.
             begin.0 += if entries < vocabulary { entries } else { 0 };
             begin.1 += entries;
         }
@@ -194,7 +196,7 @@ impl Distributions {
         Ok(Self { entries, scale, tokens, weights, starts })
     }
 
-    /// The distribution of a node; none where there is none.
+    /// Returns the distribution of a node, if it has one.
     pub fn distribution(
         &self,
         node: usize,
@@ -278,12 +280,12 @@ mod tests {
         let ratio = read.probability(5) / probs.probability(5);
         assert!((ratio * (1.0 - left_out) - 1.0).abs() < 0.01, "{ratio}");
         assert!((read.parts().1.iter().sum::<f64>() - 1.0).abs() < 1e-12);
-        // Drafted tokens stay, even those that are as good as impossible for the target.
+        // Drafted tokens are stored even if the target almost excludes them.
         let unlikely =
             Distribution::new([vec![1.0 - 1e-60], vec![0.0; 9], vec![1e-60]].concat()).unwrap();
         let (read, _) = again(&unlikely, 0.99, &[10]);
         assert!(read.probability(10) > 0.0 && read.probability(10) < 1e-37);
-        // All but a few are stored: the others are zeros.
+        // Almost all tokens are stored, so the full vocabulary is; the others are zeros.
         let flat = Distribution::new([vec![0.001; 999], vec![0.001]].concat()).unwrap();
         let (read, left_out) = again(&flat, 0.9, &[]);
         assert!(
@@ -292,7 +294,7 @@ mod tests {
                 && (left_out - 0.1).abs() < 1e-9
         );
         assert_eq!(again(&flat, 0.4, &[]).0.parts().0.len(), 400);
-        // A distribution that has nothing to leave out is exact.
+        // A distribution without tokens to omit is exact.
         let one = Distribution::one_hot(100_000, 3).unwrap();
         assert_eq!(again(&one, 0.5, &[]).0, one);
     }

@@ -1,4 +1,4 @@
-//! Errors of a trace, each with its place.
+//! Errors of a trace, each with its location.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ pub enum Error {
         /// The error of the operating system.
         error: std::io::Error,
     },
-    /// Contents that are no trace's, or were changed after recording.
+    /// Contents that are invalid, or were changed after recording.
     #[error("{location}: expected {expected}, got {got}")]
     Content {
         /// The file, and in it the tensor, the position, the node.
@@ -24,25 +24,25 @@ pub enum Error {
         /// The actual contents.
         got: String,
     },
-    /// Numbers that make no draft or no distribution.
+    /// Numbers that are not a valid draft or distribution.
     #[error("{location}: {error}")]
     EmittedDistribution {
-        /// The file, the position and the node.
+        /// File, position and node.
         location: String,
         /// The error.
         error: polydraft::Error,
     },
-    /// A tree that is no part of what was recorded.
+    /// A tree that is not part of the recorded one.
     #[error("{requested} is no part of the recorded {recorded}; what is: {fits}")]
     Tree {
-        /// The requested tree.
+        /// Requested tree.
         requested: String,
-        /// The drafted tree.
+        /// Recorded tree.
         recorded: String,
-        /// The trees that can be replayed.
+        /// Trees that can be replayed.
         fits: String,
     },
-    /// A trace that was recorded with other settings than those to append with.
+    /// A trace that was recorded with other settings than the ones to append with.
     #[error(
         "{}: {field}: recorded with {recorded}, not {got}; a trace has one set of settings",
         path.display(),
@@ -52,12 +52,12 @@ pub enum Error {
         path: PathBuf,
         /// The setting that differs.
         field: &'static str,
-        /// As recorded.
+        /// Recorded value.
         recorded: String,
-        /// As requested.
+        /// Requested value.
         got: String,
     },
-    /// A verifier that failed, or settings out of range.
+    /// Error of a verifier, or settings out of range.
     #[error(transparent)]
     Library(#[from] polydraft::Error),
 }

@@ -1,4 +1,4 @@
-//! A trace's folder: its header, its index, its shards.
+//! Folder of a trace: header, index and shards.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 use crate::trace::columns::MOST;
 use crate::trace::{Error, Header, Result, Shard};
 
-/// The file of the header.
+/// File name of the header.
 pub(crate) const HEADER: &str = "trace.json";
-/// The file that lists the shards.
+/// File name of the list of shards.
 pub(crate) const INDEX: &str = "index.jsonl";
-/// A shard's file as it is read.
+/// Kind of a shard's file.
 const SHARD: FileKind = FileKind { name: "a shard of a trace", max_bytes: MOST as u64 };
 const LINES: FileKind = FileKind { name: "the index of a trace", max_bytes: 256 << 20 };
 
-/// A shard's line in the index.
+/// Line of the index that describes a shard.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Line {
@@ -31,39 +31,39 @@ pub(crate) struct Line {
     pub positions: usize,
 }
 
-/// The name of a shard's file.
+/// Returns the file name of a shard.
 pub(crate) fn file_name(number: usize) -> String {
     format!("prompt-{number:06}.safetensors.gz")
 }
 
-/// The checksum of bytes, as zlib has it.
+/// Returns the CRC-32 of bytes, as computed by zlib.
 pub(crate) fn crc32(bytes: &[u8]) -> String {
     let mut crc = flate2::Crc::new();
     crc.update(bytes);
     format!("{:08x}", crc.sum())
 }
 
-/// The checksum of a prompt's tokens, little-endian.
+/// Returns the CRC-32 of a prompt's tokens, as little-endian integers.
 pub(crate) fn crc_of(prompt: &[Token]) -> String {
     crc32(&prompt.iter().flat_map(|token| token.to_le_bytes()).collect::<Vec<u8>>())
 }
 
-/// A trace that was recorded, opened for reading.
+/// A recorded trace, opened for reading.
 pub struct Trace {
     folder: PathBuf,
     header: Header,
     /// CRC-32 of the header file.
     crc: String,
-    /// By number of the prompt.
+    /// Lines of the index, by prompt number.
     pub(crate) lines: Vec<Line>,
-    /// Bytes of the index that are whole lines.
+    /// Number of bytes of the index in complete lines.
     pub(crate) complete: usize,
-    /// The selected shards of this trace.
+    /// Selected shards of the trace.
     shards: Vec<usize>,
 }
 
 impl Trace {
-    /// Opens a trace's folder, or one shard of it by its file.
+    /// Opens the folder of a trace, or a single shard by its file.
     ///
     /// # Errors
     /// Contents that are no trace: names the file and what is wrong there.
@@ -113,7 +113,7 @@ impl Trace {
         Ok(trace)
     }
 
-    /// Opens traces, or shards of them, as one trace.
+    /// Opens several traces, or shards of them, as one trace.
     ///
     /// # Errors
     /// Errors of [`open`](Self::open); traces that were recorded with different settings; a
@@ -138,7 +138,8 @@ impl Trace {
         Ok(traces)
     }
 
-    /// Checks that at most one shard is not listed: its recording was interrupted.
+    /// Checks that at most one shard is missing from the index: one whose recording was
+    /// interrupted.
     fn check_listed(&self) -> Result<()> {
         let files =
             std::fs::read_dir(&self.folder).map_err(|error| Error::file(&self.folder, error))?;
@@ -161,17 +162,17 @@ impl Trace {
         }
     }
 
-    /// The header: settings that all shards have in common.
+    /// Returns the header: settings that all shards share.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The checksum of the header's file.
+    /// Returns the checksum of the header file.
     pub(crate) fn crc(&self) -> &str {
         &self.crc
     }
 
-    /// Number of shards, one for each prompt.
+    /// Returns the number of shards, one per prompt.
     pub fn len(&self) -> usize {
         self.shards.len()
     }
@@ -181,22 +182,22 @@ impl Trace {
         self.shards.is_empty()
     }
 
-    /// The files of the shards.
+    /// Returns the files of the shards.
     pub fn files(&self) -> impl ExactSizeIterator<Item = PathBuf> + '_ {
         self.shards.iter().map(|number| self.folder.join(&self.lines[*number].file))
     }
 
-    /// Bytes of all shards together.
+    /// Returns the total number of bytes of the shards.
     pub fn bytes(&self) -> u64 {
         self.shards.iter().map(|number| self.lines[*number].bytes).sum()
     }
 
-    /// Positions of all shards together.
+    /// Returns the total number of positions of the shards.
     pub fn positions(&self) -> usize {
         self.shards.iter().map(|number| self.lines[*number].positions).sum()
     }
 
-    /// Reads one of the shards, from 0.
+    /// Reads shard number `index`, counted from 0.
     ///
     /// # Errors
     /// A file that is missing, does not match the index, or is no shard of this trace.
@@ -241,8 +242,8 @@ impl Trace {
     }
 }
 
-/// The lines of an index, and their length in bytes. An incomplete last line was being written
-/// during an interruption: it does not count.
+/// Returns the lines of an index, and their length in bytes. Ignores an incomplete last line, whose
+/// writing was interrupted.
 fn lines(path: &Path, text: &str) -> Result<(Vec<Line>, usize)> {
     let complete = text.rfind('\n').map_or(0, |end| end + 1);
     let mut lines = Vec::new();

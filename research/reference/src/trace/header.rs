@@ -8,12 +8,12 @@ use serde_json::Value;
 
 use crate::trace::{Error, Result};
 
-/// The name of the format.
+/// Name of the format.
 pub const FORMAT: &str = "polydraft-trace";
-/// Its version.
+/// Version of the format.
 pub const VERSION: u32 = 1;
 
-/// The models, the settings, and the program that began to record.
+/// Models, settings, and the program that started the recording.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Header {
@@ -21,32 +21,32 @@ pub struct Header {
     pub format: String,
     /// [`VERSION`].
     pub version: u32,
-    /// The target: a name, and what distinguishes it from others of that name.
+    /// Target: its name, and properties that distinguish it from other models of this name.
     pub target: String,
-    /// The drafter.
+    /// Drafter, likewise.
     pub draft: String,
-    /// Number of tokens.
+    /// Size of the vocabulary.
     pub vocabulary: usize,
-    /// The sampling settings that turn the target's logits into distributions.
+    /// Sampling settings that convert the target's logits to distributions.
     pub sampling: Sampling,
-    /// The sampling settings of the draft.
+    /// Sampling settings of the draft.
     pub draft_sampling: Sampling,
     /// The drafted tree.
     pub tree: PolicyKind,
-    /// The probability mass up to which the likeliest tokens of each distribution are stored, in
-    /// (0, 1]; at 1 distributions are exact.
+    /// Probability mass up to which the likeliest tokens of each distribution are stored, in (0,
+    /// 1]; at 1 distributions are exact.
     pub mass: f64,
-    /// Sequences after each prompt.
+    /// Number of sequences after each prompt.
     #[serde(rename = "texts")]
     pub sequences: u32,
-    /// Tokens of each sequence, at most.
+    /// Maximum number of tokens of each sequence.
     pub max_tokens: u32,
-    /// Tokens of a sequence from one recorded position to the next.
+    /// Number of tokens between recorded positions.
     pub every: u32,
-    /// The seed of sequences and drafts.
+    /// Seed of sequences and drafts.
     pub seed: u64,
-    /// The program that began to record: version, commit, compiler, machine. Shards that another
-    /// program appends name it.
+    /// Program that started the recording: version, commit, compiler, machine. Shards appended by
+    /// another program contain that program's name.
     pub made: Value,
 }
 
@@ -87,7 +87,7 @@ impl Header {
         Ok(())
     }
 
-    /// Checks that two traces can be read as one: they agree in all but their seeds.
+    /// Checks that two traces can be combined: their headers may differ in the seed only.
     ///
     /// # Errors
     /// The first setting in which this differs from what was `recorded` in `path`.

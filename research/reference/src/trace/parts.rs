@@ -1,12 +1,12 @@
-//! Which trees are part of a recorded one, and how to extract them.
+//! Trees that are part of a recorded tree, and extraction of their drafts.
 //!
-//! Problem: the draft of another tree, from the recorded draft.
-//! Source: ours. Independent draws are exchangeable: any number of those at a node, chosen without
-//! looking at them, are independent draws again. So a tree that draws at each of its nodes no more
-//! than the recorded one did is obtained by subsampling. Draws without replacement and the
-//! likeliest tokens come in an order: the first of them are a smaller draw. A tree that is cut by a
-//! threshold on distributions is the same tree with less of it. Nothing else fits.
-//! Complexity: one pass over the nodes that are taken. Deviations: none.
+//! Problem: extract the draft of another tree from a recorded draft.
+//! Source: ours. Independent draws are exchangeable: a subset of the draws at a node, chosen without
+//! regard to their tokens, consists of independent draws again. So a tree with at most as many draws
+//! at each node as the recorded one is obtained by subsampling. Draws without replacement, and the
+//! likeliest tokens, are ordered: the first of them are a smaller draw. A stricter threshold on
+//! distributions gives a subset of the nodes. No other tree is part of a recorded one.
+//! Complexity: one pass over the extracted nodes. Deviations: none.
 
 use polydraft::{
     Draft, DraftTree, Drafting, Draws, Error as DistributionError, Growth, NodeId, Policy,
@@ -17,7 +17,7 @@ use rand_chacha::ChaCha12Rng;
 
 use crate::trace::{Error, Result};
 
-/// Checks that `asked` is part of the recorded tree `recorded`.
+/// Checks that the tree `requested` is part of the recorded tree `recorded`.
 ///
 /// # Errors
 /// It is not; the error lists the trees that are.
@@ -57,7 +57,7 @@ fn holds(recorded: &PolicyKind, requested: &PolicyKind) -> bool {
     }
 }
 
-/// The draws of a tree at each depth, if it depends on nothing else.
+/// Returns the draws of a tree at each depth, if they do not depend on anything else.
 fn levels(tree: &PolicyKind) -> Option<Vec<Growth>> {
     let paths = |count: usize, depth: usize| {
         std::iter::once(Growth::Fresh(Draws::iid(count)))
@@ -78,7 +78,7 @@ fn levels(tree: &PolicyKind) -> Option<Vec<Growth>> {
 }
 
 fn level_by_level(recorded: &[Growth], requested: &[Growth]) -> bool {
-    // Draws that may come to one node of the requested tree.
+    // Maximum number of draws that reach one node of the requested tree.
     let mut come = 1;
     let fits = |(recorded, requested): (&Growth, &Growth)| match (*recorded, *requested) {
         (Growth::Fresh(recorded), Growth::Fresh(requested)) => {
@@ -105,7 +105,7 @@ fn level_by_level(recorded: &[Growth], requested: &[Growth]) -> bool {
     requested.len() <= recorded.len() && recorded.iter().zip(requested).all(fits)
 }
 
-/// The trees that fit, for people.
+/// Describes the trees that are part of the recorded one.
 fn fits(recorded: &PolicyKind) -> String {
     let own = match recorded {
         PolicyKind::StopBelow(cut) => {
@@ -135,9 +135,10 @@ fn fits(recorded: &PolicyKind) -> String {
     format!("{own}, and stop-below:θ,TREE of such trees")
 }
 
-/// Extracts from a draft what `policy` would have drafted; also, by its nodes, the nodes of the
-/// draft. At a leaf of a draft that was `cut` by a threshold on distributions, which are not
-/// recorded there, the requested tree ends too.
+/// Extracts the draft of `policy` from a recorded draft. Also returns, for each of its nodes, the
+/// node of the recorded draft. If a threshold on distributions has truncated the recorded draft
+/// (`cut`), the distributions at its leaves are not recorded, and the extracted draft ends there
+/// too.
 ///
 /// # Errors
 /// A draft that has less than the policy requires.
@@ -174,7 +175,7 @@ pub(crate) fn take(
     Ok((own, nodes))
 }
 
-/// A subsample of so many draws at a node.
+/// Returns a random subsample of the draws at a node.
 fn some(
     draft: &Draft,
     node: NodeId,

@@ -10,7 +10,7 @@ use crate::trace::distributions::Packed;
 use crate::trace::header::{FORMAT, VERSION};
 use crate::trace::shard::{Metadata, Numbers};
 
-/// The shard of one prompt, as it grows.
+/// Recording of one prompt, which becomes a shard.
 ///
 /// ```
 /// use polydraft::{Distribution, Draft, Draws, Growth};
@@ -43,13 +43,13 @@ pub struct Recording {
     vocabulary: usize,
     mass: f64,
     left_out: f64,
-    /// The number of positions of the current sequence.
+    /// Number of positions of the current sequence.
     positions: u32,
     numbers: Numbers,
 }
 
 impl Recording {
-    /// An empty recording of a prompt.
+    /// Creates an empty recording of a prompt.
     pub fn new(header: &Header, prompt: &[Token]) -> Self {
         let numbers = Numbers { prompt: prompt.to_vec(), ..Numbers::default() };
         Self {
@@ -61,13 +61,13 @@ impl Recording {
         }
     }
 
-    /// Begins the next sequence, with this seed.
+    /// Starts the next sequence, with this seed.
     pub fn begin(&mut self, seed: u64) {
         self.numbers.seeds.push(seed);
         self.positions = 0;
     }
 
-    /// Records a draft after `at` tokens of the sequence, and the target's distributions at its
+    /// Records the draft after `at` tokens of the sequence, and the target's distributions at its
     /// nodes.
     ///
     /// # Errors
@@ -128,30 +128,30 @@ impl Recording {
         Ok(())
     }
 
-    /// Ends the sequence, with all of its tokens.
+    /// Ends the sequence, and stores all of its tokens.
     pub fn end(&mut self, tokens: &[Token]) {
         self.numbers.lengths.push(tokens.len() as u32);
         self.numbers.positions.push(self.positions);
         self.numbers.tokens.extend_from_slice(tokens);
     }
 
-    /// The prompt.
+    /// Returns the prompt.
     pub fn prompt(&self) -> &[Token] {
         &self.numbers.prompt
     }
 
-    /// The number of positions of all sequences.
+    /// Returns the number of positions of all sequences.
     pub fn positions(&self) -> usize {
         self.numbers.at.len()
     }
 
-    /// The largest probability mass left out of a distribution so far.
+    /// Returns the largest probability mass omitted from a distribution so far.
     pub fn left_out(&self) -> f64 {
         self.left_out
     }
 
-    /// The file of the prompt with this number in the trace whose header has this checksum; `made`
-    /// is the program that recorded it.
+    /// Returns the contents of the shard file. `number` is the prompt's number in the trace,
+    /// `header` the checksum of the header file, and `made` the recording program.
     ///
     /// # Errors
     /// More tensors than the format can have.

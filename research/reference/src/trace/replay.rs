@@ -1,4 +1,4 @@
-//! Verifiers compared on recorded drafts.
+//! Compares verifiers on recorded drafts.
 
 use crate::comparison::{Comparison, Dealt, Sample, exact_for};
 use polydraft::VerifierKind;
@@ -15,20 +15,20 @@ pub struct Replay {
     tree: PolicyKind,
     form: Form,
     verifiers: Vec<VerifierKind>,
-    /// The part of each draft to extract; none for all of it.
+    /// Tree to extract from each draft; `None` for the full draft.
     part: Option<PolicyKind>,
-    /// Whether a threshold on distributions ends the recorded tree.
+    /// Whether the recorded tree is truncated by a threshold on distributions.
     cut: bool,
-    /// The depth of the recorded tree, and the most draws at a node of it.
+    /// Depth of the recorded tree, and its maximum number of draws at a node.
     depth: usize,
     draws: usize,
-    /// The number of paths of each subsample; none for the extracted draft itself.
+    /// Number of paths per subsample; `None` for the extracted draft itself.
     paths: Option<usize>,
 }
 
 impl Replay {
-    /// The verifiers that are exact for `tree`, on drafts of the tree `recorded`. From a number of
-    /// paths, several drafts of fewer paths are subsampled.
+    /// Creates a comparison of verifiers that are exact for `tree`, on drafts of the tree
+    /// `recorded`. From path trees, several drafts with fewer paths are subsampled.
     ///
     /// # Errors
     /// A tree that is no part of the recorded one; verifiers none of which is exact for it;
@@ -51,7 +51,7 @@ impl Replay {
                 polydraft::Error::Unsupported { operation, expected, got: got.join(", ") }.into()
             );
         }
-        // All recorded paths are extracted, to the requested depth; then they are split into
+        // All recorded paths are extracted, up to the requested depth, and then split into
         // subsamples.
         let (mut part, mut paths) = (tree.clone(), None);
         if let (Some(there), Some(requested)) =
@@ -65,18 +65,18 @@ impl Replay {
         Ok(Self { tree: tree.clone(), form, verifiers: exact, part, cut, depth, draws, paths })
     }
 
-    /// The tree.
+    /// Returns the tree.
     pub fn tree(&self) -> &PolicyKind {
         &self.tree
     }
 
-    /// The verifiers that are compared.
+    /// Returns the verifiers.
     pub fn verifiers(&self) -> &[VerifierKind] {
         &self.verifiers
     }
 }
 
-/// The number of paths of a tree that is a number of paths, cut or not.
+/// Returns the number of paths of a path tree, with or without a threshold.
 fn paths_of(tree: &mut PolicyKind) -> Option<&mut usize> {
     match tree {
         PolicyKind::Paths(tree) => Some(&mut tree.paths),
@@ -85,10 +85,10 @@ fn paths_of(tree: &mut PolicyKind) -> Option<&mut usize> {
     }
 }
 
-/// A sequence that is being evaluated.
+/// State of the comparison for one sequence.
 struct Work {
     part: Option<Box<dyn Policy>>,
-    /// The rng that chooses the part.
+    /// Random generator that subsamples.
     random: ChaCha12Rng,
     comparison: Comparison,
 }
@@ -102,8 +102,8 @@ impl Replay {
         })
     }
 
-    /// Checks that a draft is no larger than the recorded tree: a larger draft than its header
-    /// declares may take any time.
+    /// Checks that a draft is no larger than the recorded tree allows, because evaluation of a
+    /// larger one could take arbitrarily long.
     fn check(&self, draft: &Draft) -> polydraft::Result<()> {
         let tree = draft.tree();
         let depth = (0..tree.len()).map(|node| tree.depth(node)).max().unwrap_or(0);
@@ -130,8 +130,8 @@ impl Replay {
     }
 }
 
-/// The results of each of `replays` for a shard, sequence by sequence of the prompt of this number;
-/// none for a sequence without positions.
+/// Returns the results of each of `replays` on a shard, by sequence; `None` for a sequence without
+/// positions. `prompt` is the prompt's number in the results.
 ///
 /// # Errors
 /// Invalid numbers in the shard; a verifier that fails. The position is named.
@@ -168,9 +168,8 @@ pub fn replay(
     Ok(samples)
 }
 
-/// Samples of prompts, each with those of its sequences: the first sequence of every prompt, then
-/// the second, and so on. That is the order in which sequences are decoded and measured, so that
-/// sums are the same to the last bit.
+/// Concatenates the results of prompts: the first sequence of every prompt, then the second, and so
+/// on. Live measurements use this order too, so sums are bitwise the same.
 pub fn in_rounds(prompts: &[Vec<Option<Sample>>]) -> Vec<Sample> {
     let rounds = prompts.iter().map(Vec::len).max().unwrap_or(0);
     let round =

@@ -1,8 +1,8 @@
-//! The recording of one prompt: sequences, and drafts and distributions at positions of them.
+//! Recording of one prompt: sequences, and drafts with distributions at some of their positions.
 //!
-//! Tensors of one dimension, in the order of sequences, of their positions, of these positions'
-//! nodes; the names are in `docs/traces.md`. Nothing of a file is trusted: lengths are compared
-//! before any allocation, and numbers are checked when a position is read.
+//! Stored as one-dimensional tensors, ordered by sequence, position and node; `docs/traces.md`
+//! lists them. Files are not trusted: lengths are checked before memory is allocated, and numbers
+//! when a position is read.
 
 use std::iter::repeat_n;
 use std::ops::Range;
@@ -16,29 +16,29 @@ use crate::trace::distributions::Distributions;
 use crate::trace::header::{FORMAT, VERSION};
 use crate::trace::{Error, Result};
 
-/// Nodes of one tree, the root included: the largest that a policy makes.
+/// Maximum number of nodes of a tree including the root, as for policies.
 const MOST_NODES: u32 = 16_385;
-/// Draws in one tree, a shared node as often as it was drawn.
+/// Maximum number of draws in a tree; a shared node counts once per draw.
 const MOST_DRAWS: u64 = 1 << 20;
-/// Sequences after a prompt: the maximum of a header.
+/// Maximum number of sequences after a prompt, as in the header.
 const MAX_SEQUENCES: usize = 1 << 20;
 
-/// The metadata of a file.
+/// Metadata of a file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Metadata {
     pub format: String,
     pub version: u32,
-    /// The checksum of the header that it belongs to.
+    /// Checksum of the header that the shard belongs to.
     pub header: String,
-    /// The number of the prompt in the trace.
+    /// Number of the prompt in the trace.
     pub number: usize,
-    /// The largest probability mass left out of a distribution.
+    /// Largest probability mass omitted from a distribution.
     pub left_out: f64,
-    /// The program that recorded it.
+    /// Program that recorded the shard.
     pub made: Value,
 }
 
-/// The numbers of a shard.
+/// Columns of a shard.
 #[derive(Default)]
 pub(crate) struct Numbers {
     pub prompt: Vec<Token>,
@@ -46,17 +46,17 @@ pub(crate) struct Numbers {
     pub seeds: Vec<u64>,
     pub lengths: Vec<u32>,
     pub positions: Vec<u32>,
-    /// The tokens of all sequences.
+    /// Tokens of all sequences.
     pub tokens: Vec<Token>,
-    /// By position: tokens of the sequence before it, nodes of its draft.
+    /// By position: number of preceding tokens of the sequence, number of nodes of the draft.
     pub at: Vec<u32>,
     pub nodes: Vec<u32>,
-    /// By node. Parents are counted within the draft.
+    /// By node. Parents are indices within the draft.
     pub token: Vec<Token>,
     pub parent: Vec<u32>,
     pub draws: Vec<u32>,
-    /// The draws below it: 0 for nothing, else 1 and the index of the scheme in [`Drafting::ALL`];
-    /// how many; whether the draws began there.
+    /// Draws below the node: 0 for none, else 1 + the index of the scheme in [`Drafting::ALL`]; the
+    /// number of draws; whether the draws are fresh (not continued from the parent).
     pub scheme: Vec<u8>,
     pub count: Vec<u32>,
     pub fresh: Vec<u8>,
@@ -65,7 +65,7 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    /// Bytes before compression, at most, but for a few.
+    /// Approximate maximum size in bytes before compression.
     pub fn size(&self) -> usize {
         18 * self.token.len() + self.draft.size() + self.target.size()
     }
@@ -143,13 +143,13 @@ impl Numbers {
     }
 }
 
-/// The recording of one prompt.
+/// Recording of one prompt.
 pub struct Shard {
     location: String,
     vocabulary: usize,
     metadata: Metadata,
     numbers: Numbers,
-    /// Where each position's nodes begin.
+    /// First node of each position.
     starts: Vec<usize>,
     sequences: Vec<Text>,
 }
@@ -157,27 +157,28 @@ pub struct Shard {
 /// A sequence after the prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Text {
-    /// The seed of the rng that subsampled and sampled.
+    /// Seed of the sequence and its drafts.
     pub seed: u64,
     /// The target's output.
     pub tokens: Vec<Token>,
-    /// Its positions within the shard.
+    /// Positions of the sequence within the shard.
     pub positions: Range<usize>,
 }
 
-/// A draft, and the target's distributions at its nodes.
+/// A draft, with the target's distributions at its nodes.
 #[derive(Debug)]
 pub struct Position {
-    /// Tokens of the sequence before it.
+    /// Number of preceding tokens of the sequence.
     pub at: usize,
     /// The draft at this position.
     pub draft: Draft,
-    /// By node, the root included.
+    /// Distributions by node, including the root.
     pub target: Vec<Distribution>,
 }
 
 impl Shard {
-    /// Reads a shard's file, named `place` in messages, of a trace with this vocabulary size.
+    /// Reads a shard of a trace with this vocabulary size. `location` is its name in error
+    /// messages.
     ///
     /// # Errors
     /// Contents that are no shard; the tensor is named.
@@ -233,42 +234,42 @@ impl Shard {
         Ok(Self { location: location.to_owned(), vocabulary, metadata, numbers, starts, sequences })
     }
 
-    /// The number of the prompt in its trace.
+    /// Returns the number of the prompt in its trace.
     pub fn number(&self) -> usize {
         self.metadata.number
     }
 
-    /// The checksum of the header that the shard names as its own.
+    /// Returns the checksum of the header that the shard belongs to.
     pub(crate) fn header(&self) -> &str {
         &self.metadata.header
     }
 
-    /// The file that it was read from.
+    /// Returns the name of the file.
     pub fn location(&self) -> &str {
         &self.location
     }
 
-    /// The program that recorded it.
+    /// Returns the program that recorded the shard.
     pub fn made(&self) -> &Value {
         &self.metadata.made
     }
 
-    /// The largest probability mass left out of a distribution.
+    /// Returns the largest probability mass omitted from a distribution.
     pub fn left_out(&self) -> f64 {
         self.metadata.left_out
     }
 
-    /// The prompt.
+    /// Returns the prompt.
     pub fn prompt(&self) -> &[Token] {
         &self.numbers.prompt
     }
 
-    /// The sequences after the prompt.
+    /// Returns the sequences after the prompt.
     pub fn sequences(&self) -> &[Text] {
         &self.sequences
     }
 
-    /// The number of positions of all sequences.
+    /// Returns the number of positions of all sequences.
     pub fn positions(&self) -> usize {
         self.numbers.at.len()
     }
@@ -321,7 +322,7 @@ impl Shard {
             }
             children[parent].push(node);
         }
-        // In the order in which they were drawn, so that nodes get the numbers that they had.
+        // In the order of their draws, so that nodes get the same indices as in the recorded draft.
         let mut parents: Vec<NodeId> =
             (0..nodes.len()).filter(|node| scheme[begin + node] > 0).collect();
         parents.sort_by_key(|node| children[*node].first().copied());

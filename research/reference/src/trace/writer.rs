@@ -1,5 +1,4 @@
-//! Records into a folder, such that an interruption at any time loses no more than the current
-//! shard.
+//! Records traces into a folder. An interruption loses at most the current shard.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -12,22 +11,22 @@ use serde_json::Value;
 use crate::trace::folder::{HEADER, INDEX, Line, crc_of, crc32, file_name};
 use crate::trace::{Error, Header, Recording, Result, Trace};
 
-/// The suffix of an incomplete file.
+/// Suffix of incomplete files.
 const PART: &str = ".part";
 
-/// A trace that is being recorded. It is locked against other writers as long as this lives.
+/// A trace that is being recorded. It is locked against other writers while this object exists.
 pub struct Writer {
     folder: PathBuf,
     crc: String,
     index: File,
-    /// The number of the next prompt.
+    /// Number of the next prompt.
     next: usize,
-    /// By checksum, how often a prompt was recorded and has not been requested.
+    /// For each checksum of a prompt, how many recordings have not been matched by `has` yet.
     recorded: HashMap<String, usize>,
 }
 
 impl Writer {
-    /// Begins a trace in a new or empty folder.
+    /// Creates a trace in a new or empty folder.
     ///
     /// # Errors
     /// A folder that is not empty; an invalid header.
@@ -40,7 +39,7 @@ impl Writer {
         std::fs::create_dir_all(folder).map_err(failed)?;
         for file in std::fs::read_dir(folder).map_err(failed)?.flatten() {
             let name = file.file_name().to_string_lossy().into_owned();
-            // What is left of a beginning that was interrupted.
+            // An earlier start may have been interrupted after creating the empty index.
             let begun = name == INDEX && file.metadata().is_ok_and(|file| file.len() == 0);
             if !begun && !name.ends_with(PART) {
                 return Err(Error::content(
@@ -63,7 +62,7 @@ impl Writer {
         })
     }
 
-    /// Appends to a trace that was recorded with the same settings.
+    /// Opens a trace for appending; its settings must be the same.
     ///
     /// # Errors
     /// No trace; another one: the setting that differs is named.
@@ -90,7 +89,7 @@ impl Writer {
         Ok(Self { folder: folder.to_owned(), crc, index, next, recorded })
     }
 
-    /// The index, locked against other writers.
+    /// Opens the index, locked against other writers.
     fn lock(folder: &Path) -> Result<File> {
         let path = folder.join(INDEX);
         let open = || -> std::io::Result<File> {
@@ -106,12 +105,12 @@ impl Writer {
         open().map_err(|error| Error::file(&path, error))
     }
 
-    /// The number that the next prompt will have.
+    /// Returns the number of the next prompt.
     pub fn next(&self) -> usize {
         self.next
     }
 
-    /// Whether this prompt was recorded before; true as often as it was.
+    /// Whether this prompt is already recorded; returns true once per recording.
     pub fn has(&mut self, prompt: &[Token]) -> bool {
         match self.recorded.get_mut(&crc_of(prompt)) {
             Some(times) if *times > 0 => {
@@ -122,8 +121,8 @@ impl Writer {
         }
     }
 
-    /// Adds a prompt, recorded by the program `made`, and returns its size in bytes. The shard is
-    /// durable when this returns.
+    /// Adds the recording of a prompt by the program `made`, and returns its size in bytes. The
+    /// shard is on disk when this returns.
     ///
     /// # Errors
     /// Errors of the file system; then the prompt is not in the trace.
