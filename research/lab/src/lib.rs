@@ -54,7 +54,7 @@ pub enum Lab {
 /// Runs a command.
 ///
 /// # Errors
-/// [`polydraft_runtime::Usage`] for a mistake in the command line; otherwise the failure of the command.
+/// [`polydraft_runtime::Usage`] for a mistake in the command line; otherwise the command's failure.
 pub fn run(command: Lab) -> Result<()> {
     match command {
         Lab::Couple(args) => couple::run(args),

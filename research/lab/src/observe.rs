@@ -1,8 +1,9 @@
 //! Observes verification at positions of the target's own output.
 //!
-//! The engine runs with a verifier that rejects all drafts and samples one token from the target, so
-//! that the output is the target's own. At observed positions the observer receives the verifier's
-//! input: the draft and the target's distributions. At other positions the policy drafts nothing.
+//! The engine runs with a verifier that rejects all drafts and samples one token from the target,
+//! so that the output is the target's own. At observed positions the observer receives the
+//! verifier's input: the draft and the target's distributions. At other positions the policy drafts
+//! nothing.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

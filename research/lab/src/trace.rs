@@ -36,7 +36,7 @@ Examples:
   polydraft-lab trace traces/big --target models/big --draft models/small --prompts \
   questions.jsonl --tree delayed:2,4,4 -t 0.8")]
 pub struct Args {
-    /// The folder to record into: a new or an empty one, or with --append a trace.
+    /// Folder for the trace: new or empty, or an existing trace with --append.
     #[arg(value_name = "DIR")]
     folder: PathBuf,
     #[command(flatten)]

@@ -180,8 +180,8 @@ fn independent(problem: &Problem) -> Optimum {
     })
 }
 
-/// Computes the optimum for drafts without replacement. Pr(all drafts lie in a prefix) is a sum over
-/// token sets: each set counts in all prefixes that contain its last token.
+/// Computes the optimum for drafts without replacement. Pr(all drafts lie in a prefix) is a sum
+/// over token sets: each set counts in all prefixes that contain its last token.
 fn without_replacement(problem: &Problem) -> Result<Optimum> {
     let order = by_ratio(problem);
     let mut rank = vec![0; problem.target.vocabulary()];

@@ -128,7 +128,8 @@ impl TokenSets {
     /// Checks that the sets have at most `limit` pairs (set, token).
     ///
     /// # Errors
-    /// More pairs, or more than 64 drafts. The error reports the number of pairs and which size would fit.
+    /// More pairs, or more than 64 drafts. The error reports the number of pairs and which size
+    /// would fit.
     pub fn check(
         operation: &'static str,
         proposal: &Proposal,

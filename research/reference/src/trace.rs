@@ -4,15 +4,15 @@
 //! A trace is a folder. `trace.json` contains the models, settings and program. `index.jsonl` has a
 //! line per recorded prompt. Each prompt is a file, called a *shard*: columns of numbers in
 //! safetensors, compressed with gzip. Reasons:
-//! - A shard is written beside its place, renamed, and only then named in the index: an
-//!   interruption, even by `kill -9`, loses the current prompt and nothing else, and appending is
-//!   writing more shards.
-//! - A cluster's job maps over shards; each is whole by itself.
-//! - Python reads both with `gzip`, `safetensors` and `json`. Parquet, the other candidate, is most
-//!   of a build's time, and a tree with distributions of different lengths is no row of a table.
-//! - gzip comes with a library that is in Cargo.lock already and needs no C. The checksums locate
-//!   every changed bit: the index has one of each whole file, and each shard has that of
-//!   `trace.json`.
+//! - A shard is written to a temporary file, renamed, and only then added to the index. So an
+//!   interruption, even by `kill -9`, loses only the current prompt, and appending writes further
+//!   shards.
+//! - Jobs of a cluster can process shards independently, because each shard is self-contained.
+//! - Python can read traces with `gzip`, `safetensors` and `json`. The alternative, Parquet, would
+//!   take most of the build time, and trees whose distributions differ in length do not fit the
+//!   rows of a table.
+//! - The gzip library is already in Cargo.lock and needs no C compiler. Checksums detect every
+//!   changed bit: the index has a checksum of each file, and each shard that of `trace.json`.
 //!
 //! [`Writer`] and [`Recording`] record, [`Trace`] and [`Shard`] read, [`Replay`] compares verifiers
 //! on what was recorded. The format is in `docs/traces.md`.

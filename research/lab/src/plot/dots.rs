@@ -1,9 +1,9 @@
 //! Dot plots with error bars, in panels side by side that share their rows. They show which value
 //! is best, and whether the difference is significant.
 //!
-//! The axis begins near the data and is the same in all panels, as is the order of rows. The best value
-//! of a panel, and those that are not significantly different from it, are filled and colored. The band
-//! in the background shows the best value with its error.
+//! The axis begins near the data and is the same in all panels, as is the order of rows. The best
+//! value of a panel, and those that are not significantly different from it, are filled and
+//! colored. The band in the background shows the best value with its error.
 
 use std::ops::Range;
 

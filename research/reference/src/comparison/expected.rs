@@ -3,11 +3,10 @@
 //!
 //! Problem: compute this number without sampling the verifier's decisions.
 //! Source: ours. The verifier's own code runs once for every sequence of its decisions
-//! (`polydraft::enumerate`), except the choice of the last token, which does not change the number of
-//! tokens.
-//! Complexity: one run per sequence of accepted and rejected nodes; for a walk, one distribution per
-//! node and order of draws.
-//! distribution for each node and order of draws.
+//! (`polydraft::enumerate`), except the choice of the last token, which does not change the number
+//! of tokens.
+//! Complexity: one run per sequence of accepted and rejected nodes; for a walk, one distribution
+//! per node and order of draws.
 //! Deviations: (1) a walk accepts its rule's token whenever that is a child. So the rule's
 //! distribution at each node is computed, averaged over the possible orders of the draws: all of
 //! them if they are few, else random ones, which is unbiased; (2) block verification flips a coin

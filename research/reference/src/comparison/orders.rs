@@ -2,9 +2,8 @@
 //!
 //! Problem: a tree stores the order in which distinct tokens were first drawn, and the number of
 //! draws of each. A rule needs all draws in order.
-//! Source: ours. All orders that fit are equally likely: all are listed if they are few, else random
-//! ones are drawn.
-//! drawn.
+//! Source: ours. All orders that fit are equally likely: all are listed if they are few, else
+//! random ones are drawn.
 //! Complexity: at most six orders.
 
 use polydraft::{Draft, Drafting, NodeId, Token};

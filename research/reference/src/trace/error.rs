@@ -17,7 +17,7 @@ pub enum Error {
     /// Contents that are invalid, or were changed after recording.
     #[error("{location}: expected {expected}, got {got}")]
     Content {
-        /// The file, and in it the tensor, the position, the node.
+        /// File, tensor, position and node.
         location: String,
         /// The expected contents.
         expected: String,

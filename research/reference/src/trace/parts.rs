@@ -1,11 +1,12 @@
 //! Trees that are part of a recorded tree, and extraction of their drafts.
 //!
 //! Problem: extract the draft of another tree from a recorded draft.
-//! Source: ours. Independent draws are exchangeable: a subset of the draws at a node, chosen without
-//! regard to their tokens, consists of independent draws again. So a tree with at most as many draws
-//! at each node as the recorded one is obtained by subsampling. Draws without replacement, and the
-//! likeliest tokens, are ordered: the first of them are a smaller draw. A stricter threshold on
-//! distributions gives a subset of the nodes. No other tree is part of a recorded one.
+//! Source: ours. Independent draws are exchangeable: a subset of the draws at a node, chosen
+//! without regard to their tokens, consists of independent draws again. So a tree with at most as
+//! many draws at each node as the recorded one is obtained by subsampling. Draws without
+//! replacement, and the likeliest tokens, are ordered: the first of them are a smaller draw. A
+//! stricter threshold on distributions gives a subset of the nodes. No other tree is part of a
+//! recorded one.
 //! Complexity: one pass over the extracted nodes. Deviations: none.
 
 use polydraft::{

@@ -1,11 +1,12 @@
 //! Distance of multi-path verifiers from the upper bound (Thomas and Pal 2026, theorem 4.6 and
 //! lemma 4.7), on random table models. All values are exact, by enumeration.
 //!
-//! The bound holds for all lossless verifiers of the same paths, and is computed by linear programming.
-//! Lemma 4.7 is a lower bound for block verification of a selected path: 1 + L · r, where r is the
-//! smallest ratio, over all prefixes, of the probability that the selected path has this prefix to the
-//! prefix's target probability. (Every prefix is accepted with at least r times its target probability.
-//! The formula is missing in our copy of the paper and is derived from its proof.)
+//! The bound holds for all lossless verifiers of the same paths, and is computed by linear
+//! programming. Lemma 4.7 is a lower bound for block verification of a selected path: 1 + L · r,
+//! where r is the smallest ratio, over all prefixes, of the probability that the selected path has
+//! this prefix to the prefix's target probability. (Every prefix is accepted with at least r times
+//! its target probability. The formula is missing in our copy of the paper and is derived from its
+//! proof.)
 
 use std::collections::HashMap;
 

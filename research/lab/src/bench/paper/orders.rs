@@ -1,7 +1,7 @@
 //! Compares the order of values in a paper with the order of ours.
 //!
-//! Our differences are between values of the same sequences, so that variation which they share does
-//! not contribute to the error.
+//! Our differences are between values of the same sequences, so that variation which they share
+//! does not contribute to the error.
 
 use polydraft_reference::comparison::{self, Sample};
 

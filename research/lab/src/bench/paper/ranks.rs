@@ -1,10 +1,10 @@
 //! Acceptance of the first of two drafts.
 //!
 //! Problem: SpecHub's tables distinguish the acceptance of the first draft from that of the second.
-//! Source: Sun et al. 2024 (SpecHub), sections 3 and 4. Recursive rejection accepts a first draft drawn
-//! from q with probability Σ min(p, q). SpecHub does the same for a first draft x that is not the hub
-//! a. For the hub as the first draft, its share is computed after the pairs that begin with another
-//! token.
+//! Source: Sun et al. 2024 (SpecHub), sections 3 and 4. Recursive rejection accepts a first draft
+//! drawn from q with probability Σ min(p, q). SpecHub does the same for a first draft x that is not
+//! the hub a. For the hub as the first draft, its share is computed after the pairs that begin with
+//! another token.
 //! Complexity: one pass over the support.
 
 use polydraft::{Drafting, Problem};

@@ -2,8 +2,8 @@
 //!
 //! Problem: a confidence interval for the mean, over prompts, of the difference between two scores
 //! of each prompt.
-//! Source: the percentile bootstrap (Efron 1979). Prompts are drawn with replacement, each with both of
-//! its scores.
+//! Source: the percentile bootstrap (Efron 1979). Prompts are drawn with replacement, each with
+//! both of its scores.
 //! Complexity: resamples × prompts.
 
 use polydraft_runtime::seeded;
