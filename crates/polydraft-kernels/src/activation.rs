@@ -11,7 +11,7 @@ use crate::exp::exp;
 use crate::pool;
 use crate::rows::Rows;
 
-/// Minimum number of numbers per thread.
+/// Minimum number of elements per thread.
 const MIN_WORK: usize = 1 << 14;
 
 /// An elementwise activation function.

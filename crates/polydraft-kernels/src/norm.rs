@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::pool;
 use crate::rows::Rows;
 
-/// Minimum number of numbers per thread.
+/// Minimum number of elements per thread.
 const MIN_WORK: usize = 1 << 13;
 
 /// A norm, with its parameters: weight and bias have one number per column.
@@ -44,7 +44,7 @@ impl Norm {
     /// Normalizes contiguous rows in place, each as wide as the weight.
     ///
     /// # Errors
-    /// A number of numbers that is not a multiple of the width.
+    /// A length that is not a multiple of the width.
     pub fn apply(&self, rows: &mut [f32]) -> Result<()> {
         let (weight, bias, epsilon) = match self {
             Self::Rms { weight, epsilon } => (weight, None, *epsilon),

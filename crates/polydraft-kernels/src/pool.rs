@@ -62,7 +62,7 @@ pub(crate) fn parallel_for_each<T: Send>(
     });
 }
 
-/// Rest of a thread's share. Aligned to two cache lines, which the CPU prefetches as a pair.
+/// Indices of a thread's share that no thread has taken yet. Aligned to two cache lines, which the CPU prefetches as a pair.
 #[repr(align(128))]
 struct Share {
     next: AtomicUsize,
@@ -114,7 +114,7 @@ impl Shared {
         }
     }
 
-    /// Waits for a task of another generation than `last`.
+    /// Waits for a task whose generation is not `last`.
     fn wait(&self, thread: usize, last: u64) {
         let is_new = |gate: u64| gate & OPEN != 0 && gate / NEXT != last;
         loop {

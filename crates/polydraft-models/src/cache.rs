@@ -21,7 +21,7 @@ pub(crate) use recurrent::StateShape;
 pub(crate) struct CacheLayout {
     /// Pages of the KV cache, one layout for each head shape.
     pub layouts: Vec<PageLayout>,
-    /// Width of the captured hidden states of a token, all together.
+    /// Total width of the captured hidden states of a token.
     pub captured_width: usize,
     /// State of the recurrent layers, if there are any.
     pub recurrent: Option<StateShape>,

@@ -10,7 +10,7 @@ use crate::description::{Description, LoadOptions};
 use crate::model::TransformerModel;
 use crate::self_draft_file::SelfDraftFile;
 
-/// Minimum bytes of a self-draft in the user's cache folder: smaller ones are made in no time.
+/// Minimum bytes of a self-draft in the user's cache folder: smaller ones are quantised quickly.
 const MIN_BYTES: u64 = 16 << 20;
 /// Maximum bytes of all cached self-drafts.
 const MAX_TOTAL_BYTES: u64 = 20_000_000_000;

@@ -1,4 +1,5 @@
-//! Every family against Hugging Face transformers, whose logits make.py stored in fixtures/.
+//! Compares every model family with Hugging Face transformers, whose logits are stored in fixtures/
+//! by make.py.
 
 use std::fs;
 use std::path::Path;

@@ -11,8 +11,8 @@
 //!
 //! A page that all rows see in full is processed this way for all of their queries at once. In
 //! other pages (the end of a sequence, the edge of a window, a tree), scores are computed for all
-//! slots and those of visible slots are copied to their position; values are added per row, for
-//! visible slots only, in the order of the sequence.
+//! slots, and the scores of visible slots are copied to their positions. Values are added per row,
+//! for visible slots only, in the order of the sequence.
 //!
 //! Loops are used instead of closures: a closure is a separate function, which does not inherit the
 //! target features of the function around it, and so would not use the CPU's vectors.

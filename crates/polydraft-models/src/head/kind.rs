@@ -17,7 +17,7 @@ pub enum HeadKind {
     Assistant,
 }
 
-/// Returns the kind of draft head that a directory or a GGUF file holds; none for a model.
+/// Returns the kind of draft head in a directory or a GGUF file; `None` for a model.
 pub fn head_kind(path: &Path) -> Option<HeadKind> {
     if !is_head(path) {
         return None;

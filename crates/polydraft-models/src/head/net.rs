@@ -34,9 +34,9 @@ pub(super) struct Net {
     /// Draft vocabulary, ascending.
     pub tokens: Vec<Token>,
     pub logit_scale: f64,
-    /// Hidden states of the target that it reads.
+    /// Hidden states of the target that the draft head reads.
     pub hidden_states: Vec<HiddenState>,
-    /// Width of these states for a token, all together.
+    /// Total width of these states for a token.
     pub feature_width: usize,
 }
 
@@ -110,7 +110,7 @@ impl Net {
         }
     }
 
-    /// Whether it attends to the target's KV cache instead of its own.
+    /// Whether the draft head attends to the target's KV cache instead of its own.
     pub fn uses_target_cache(&self) -> bool {
         matches!(self.join, Join::Assistant { .. })
     }

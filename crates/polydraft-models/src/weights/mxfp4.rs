@@ -1,4 +1,4 @@
-//! MXFP4 matrices as directories have them: numbers and scales in separate tensors.
+//! MXFP4 matrices in model directories, with numbers and scales in separate tensors.
 
 use polydraft_gguf::{TensorType, dequantize, mxfp4_to_q5_0};
 use polydraft_kernels::Format;

@@ -60,7 +60,7 @@ impl Encode for F32 {
     }
 }
 
-/// Pieces that are stored in f32.
+/// Reinterprets chunks in f32 as widened chunks.
 fn in_f32(chunks: &[F32]) -> &[Wide] {
     const {
         assert!(size_of::<Wide>() == size_of::<F32>() && align_of::<Wide>() == align_of::<F32>());

@@ -55,9 +55,9 @@ pub(super) struct Net {
     pub softcap: Option<f64>,
     /// Draft vocabulary, ascending.
     pub tokens: Vec<Token>,
-    /// Hidden states of the target that it reads.
+    /// Hidden states of the target that the block head reads.
     pub hidden_states: Vec<HiddenState>,
-    /// Width of these states for a token, all together.
+    /// Total width of these states for a token.
     pub feature_width: usize,
 }
 
