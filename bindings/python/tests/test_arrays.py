@@ -32,12 +32,12 @@ class Foreign:
     "logits",
     [LOGITS, LOGITS.astype(np.float64), Foreign(LOGITS), LOGITS.tolist(), np.repeat(LOGITS[None], 2, 0)[1]],
 )
-def test_kinds(logits):
+def test_accepts_arrays_lists_and_dlpack(logits):
     exact = polydraft.Distribution.from_logits(logits)
     assert exact.to_numpy() == pytest.approx([0.5, 0.3, 0.2], abs=1e-6)
 
 
-def test_read_only_and_strided_rows():
+def test_accepts_read_only_and_strided_rows():
     rows = np.zeros((4, 8), dtype=np.float32)[::2, :3]
     rows[:] = LOGITS
     rows.flags.writeable = False
@@ -66,12 +66,12 @@ def test_read_only_and_strided_rows():
         (np.zeros(0, dtype=np.float32), "got 0"),
     ],
 )
-def test_refusals(array, message):
+def test_rejects_unsupported_arrays(array, message):
     with pytest.raises(InvalidInput, match=message):
         polydraft.Distribution.from_logits(array)
 
 
-def test_fields_of_records():
+def test_fields_of_structured_arrays():
     """Where records are padded, rows of them are read where they lie; elsewhere they are refused, not misread."""
     padded = np.zeros(2, dtype=[("kind", "u4"), ("row", "f4", 4)])
     padded["row"] = np.eye(2, 4, k=1) * 9
@@ -86,7 +86,7 @@ def test_fields_of_records():
     assert polydraft.Distribution.from_logits(np.ascontiguousarray(PACKED["one"])).argmax() == 7
 
 
-def test_tensors():
+def test_accepts_and_rejects_torch_tensors():
     torch = pytest.importorskip("torch")
     logits = torch.tensor(LOGITS)
     assert polydraft.Distribution.from_logits(logits).argmax() == 0
@@ -111,7 +111,7 @@ def test_tensors_are_not_copied():
     assert polydraft.Distribution.from_logits(tensor[0]).argmax() == 1
 
 
-def test_the_interpreter_goes_on_meanwhile():
+def test_other_threads_run_during_enumeration():
     """While Rust enumerates, another thread runs Python, though a third waits for the tree that is looked at."""
     target, draft = polydraft.random_tables(3, 3, seed=1)
     ticks, done = [], threading.Event()

@@ -34,7 +34,7 @@ def server():
     process.wait()
 
 
-def test_a_server_is_audited(server, tmp_path):
+def test_audit_of_lossless_server_passes(server, tmp_path):
     page, kept = tmp_path / "page.html", tmp_path / "kept.jsonl"
     options = dict(checks=["greedy", "logprobs"], seed=1, html=str(page), save=str(kept))
     report = polydraft.audit(server, **options)
@@ -45,7 +45,7 @@ def test_a_server_is_audited(server, tmp_path):
     assert again["findings"][0]["summary"] == report["findings"][0]["summary"]
 
 
-def test_what_cannot_be_is_said(server):
+def test_rejects_invalid_options_and_unreachable_server(server):
     with pytest.raises(polydraft.errors.InvalidInput, match="temperature-1"):
         polydraft.audit(server, checks=["temprature-1"])
     with pytest.raises(polydraft.errors.InvalidInput, match="between 0 and 1"):
@@ -54,7 +54,7 @@ def test_what_cannot_be_is_said(server):
         polydraft.audit("http://127.0.0.1:9", model="x")
 
 
-def test_a_fixture_fails_tests_of_faulty_servers(server, pytester):
+def test_fixture_fails_for_faulty_server(server, pytester):
     pytester.makepyfile(
         f"""
         def test_one(polydraft_audit):

@@ -40,7 +40,7 @@ def demo():
 @models
 @program
 @pytest.mark.parametrize("options", [{}, {"dtype": "bf16"}, {"dtype": "q8_0"}, {"dtype": "q4_0"}])
-def test_the_draft_is_the_programs_choice(options):
+def test_default_draft_equals_program(options):
     engine = Engine(TARGET, **options)
     line = [part for name, value in options.items() for part in (f"--{name}", value)]
     assert engine.draft == printed("--target", TARGET, "--tree", "paths:1,2", *line)["draft"] is not None
@@ -59,7 +59,7 @@ def test_no_draft_is_plain_decoding(none):
     assert generation.tokens == Engine(TARGET, DRAFT).generate(PROMPT, verifier=None, max_tokens=10, seed=1).tokens
 
 
-def test_tables_have_no_draft_where_none_is_given():
+def test_tables_have_no_default_draft():
     table = TableModel({(): [0.5, 0.5]})
     for engine in (Engine(table), Engine(table, None), Engine(table, "none"), Engine(table, "auto")):
         assert engine.draft is None
@@ -73,7 +73,7 @@ def test_tables_have_no_draft_where_none_is_given():
     ("walk:hub", "2,2"), ("walk:naive", "binary"), ("spectr", "delayed:1,2,3"), ("block", "paths:1,4"),
     ("nested-priority", "stop-below:0.2,paths:2,6"), ("nested-priority", "3,2/top-k"),
 ])  # fmt: skip
-def test_trees_are_the_programs(demo, verifier, tree):
+def test_trees_equal_program(demo, verifier, tree):
     """By name, with the drafting scheme that the verifier is exact for."""
     if "/" in tree:
         verifier = "walk:naive"
@@ -85,7 +85,7 @@ def test_trees_are_the_programs(demo, verifier, tree):
 
 @models
 @program
-def test_sequoia_trees_are_made_from_acceptances(demo):
+def test_sequoia_trees_need_acceptances(demo):
     options = dict(tree="sequoia:4", max_tokens=40, seed=7)
     # Where the program has the demo pair, it knows them.
     by_program = printed("--tree", "sequoia:4", POLYDRAFT_DEMO=str(DEMO))
@@ -102,14 +102,14 @@ def test_sequoia_trees_are_made_from_acceptances(demo):
         Engine(TARGET, DRAFT, acceptance="nowhere.json")
 
 
-def test_tables_have_sequoia_trees_too():
+def test_sequoia_trees_work_with_tables():
     target, draft = polydraft.random_tables(3, 3, seed=4)
     generation = Engine(target, draft, acceptance=[0.6, 0.2]).generate([0], tree="sequoia:4", max_tokens=30, seed=1)
     assert generation.statistics["nodes_per_call"] > 2
 
 
 @pytest.mark.parametrize("none", [None, "none"])
-def test_the_verifier_none_is_plain_decoding(none):
+def test_verifier_none_is_plain_decoding(none):
     engine = Engine(*polydraft.random_tables(3, 3, seed=4))
     plain = engine.generate([0], verifier=none, max_tokens=20, seed=1)
     assert plain.statistics["target_calls"] == 20
@@ -155,7 +155,7 @@ def two_drafts():
 
 
 @pytest.mark.parametrize("verifier", ["specinfer", "walk:naive"])
-def test_the_law_with_several_drafts(verifier):
+def test_output_distribution_with_several_drafts(verifier):
     """The first three tokens of many seeds against the table itself; and a fault is seen."""
     target, drafts = two_drafts()
     engine = Engine(target, drafts)
@@ -186,7 +186,7 @@ def test_several_drafts_draw_from_their_own_distributions():
     assert alone.statistics["block_efficiency"] == 1
 
 
-def test_drafts_that_make_no_sense_are_refused():
+def test_rejects_invalid_draft_combinations():
     target, drafts = two_drafts()
     with pytest.raises(InvalidInput, match="draft=: expected at least one"):
         Engine(target, [])
@@ -214,7 +214,7 @@ def test_a_seed_gives_the_same_output_with_the_default_tree(verifier):
 
 
 @models
-def test_what_steps_cost_is_measured_once_and_stored(tmp_path):
+def test_step_costs_are_measured_once_and_stored(tmp_path):
     """For the same models and verifier: the same output for a seed, in this process and, if the machine was quiet, in others."""
     line = (
         "import sys, time, polydraft\n"
@@ -283,7 +283,7 @@ def test_errors_name_keywords(tmp_path):
     {"dtype": "bf16"}, {"draft_dtype": "bf16"}, {"corpus": "a"}, {"learn": "a"}, {"mix_ngrams": True}, {"draft_vocabulary": 2},
     {"draft_layers": [1]}, {"cache_type": "f16"},
 ])  # fmt: skip
-def test_options_of_models_are_refused_for_tables(option):
+def test_rejects_model_options_for_tables(option):
     target, draft = polydraft.random_tables(3, 3, seed=4)
     for drafts in (draft, None, "ngram", [draft, "ngram"]):
         with pytest.raises(InvalidInput, match=f"{next(iter(option))}=: expected a target with weights, got a table"):
@@ -291,7 +291,7 @@ def test_options_of_models_are_refused_for_tables(option):
 
 
 @models
-def test_tables_beside_models_are_looked_at():
+def test_checks_tables_mixed_with_models():
     """In a list too, each is what it is."""
     table = TableModel({(): [0.5, 0.5]})
     for draft in (table, [table, "ngram"], [DRAFT, table]):
@@ -319,7 +319,7 @@ def test_tables_beside_models_are_looked_at():
 
 
 @models
-def test_what_is_learned_is_stored_and_drafts(tmp_path):
+def test_learned_ngrams_are_stored_and_used(tmp_path):
     table = tmp_path / "use.ngrams"
     options = dict(sampling=COLD, max_tokens=40, tree="paths:1,3")
     plain = Engine(TARGET, None).generate("pub fn ", **options).tokens
@@ -336,7 +336,7 @@ def test_what_is_learned_is_stored_and_drafts(tmp_path):
 
 
 @models
-def test_a_corpus_drafts(tmp_path):
+def test_drafts_from_corpus(tmp_path):
     corpus = tmp_path / "corpus.txt"
     options = dict(sampling=COLD, max_tokens=40, tree="paths:1,3")
     own = Engine(TARGET, None).generate("pub fn ", **options)
@@ -373,14 +373,14 @@ def test_options_of_drafts_take_effect():
 
 
 @models
-def test_offline_never_asks_the_hub(monkeypatch):
+def test_offline_never_contacts_hub(monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(ModelError, match="offline|not downloaded before"):
         Engine("org/never-seen", offline=True)
     assert Engine(TARGET, DRAFT, offline=True).vocabulary > 0
 
 
-def test_a_verifier_that_needs_several_paths_is_said():
+def test_error_names_verifiers_for_tree():
     target, draft = polydraft.random_tables(3, 3, seed=4)
     with pytest.raises(Unsupported, match="verifier block.*verifiers for this tree: .*nested-priority") as refused:
         Engine(target, draft).generate([0], verifier="block", tree="paths:2,2")

@@ -17,7 +17,7 @@ def test_probabilities():
     assert exact.total_variation(other) == pytest.approx(1 - exact.overlap(other))
 
 
-def test_laws_of_other_tokens_are_not_compared():
+def test_rejects_comparison_across_vocabularies():
     exact, other = Distribution.one_hot(5, 1), Distribution.one_hot(6, 1)
     for compare in (exact.total_variation, exact.overlap):
         with pytest.raises(InvalidInput, match="expected a distribution over 5 tokens, got one over 6"):
@@ -25,13 +25,13 @@ def test_laws_of_other_tokens_are_not_compared():
 
 
 @pytest.mark.parametrize("probabilities", [[-1.0, 2.0], [float("nan"), 1.0], [1.0, 1.0], []])
-def test_only_laws_are_tested(probabilities):
+def test_g_test_rejects_invalid_probabilities(probabilities):
     with pytest.raises(InvalidInput, match="probabilities: expected"):
         polydraft.g_test(probabilities, [1] * len(probabilities))
 
 
 @pytest.mark.parametrize("probabilities", [[], [0.5, 0.4], [1.5, -0.5], [float("nan"), 1.0]])
-def test_what_is_none(probabilities):
+def test_rejects_invalid_distributions(probabilities):
     with pytest.raises(InvalidInput, match="distribution") as caught:
         Distribution(probabilities)
     assert isinstance(caught.value, (Error, ValueError))
@@ -48,7 +48,7 @@ def test_what_is_none(probabilities):
         Sampling(temperature=1.4, top_k=9, top_p=0.8, min_p=0.02),
     ],
 )
-def test_filters_are_those_of_numpy(sampling):
+def test_filters_equal_numpy(sampling):
     logits = np.random.default_rng(5).normal(size=50).astype(np.float32) * 3
     p = np.exp((logits.astype(np.float64) - logits.max()) / sampling.temperature)
     order = np.argsort(-p, kind="stable")
@@ -67,12 +67,12 @@ def test_temperature_0_takes_the_largest():
 
 
 @pytest.mark.parametrize("settings", [{"temperature": -1}, {"top_k": 0}, {"top_p": 0}, {"min_p": 2}])
-def test_settings_out_of_range(settings):
+def test_rejects_settings_out_of_range(settings):
     with pytest.raises(InvalidInput, match=next(iter(settings))):
         Sampling(**settings)
 
 
-def test_a_seed_gives_the_same_again():
+def test_same_seed_gives_same_samples():
     exact = Distribution([0.2] * 5)
     one, other = Rng(11), Rng(11)
     assert [exact.sample(one) for _ in range(50)] == [exact.sample(other) for _ in range(50)]
@@ -80,7 +80,7 @@ def test_a_seed_gives_the_same_again():
     assert polydraft.g_test([0.2] * 5, counts.tolist())[2] > 1e-3
 
 
-def test_chances_are_checked():
+def test_rejects_invalid_weights_and_probabilities():
     with pytest.raises(InvalidInput, match="weights"):
         Rng(1).pick([1.0, float("nan")])
     # None of them can be taken; a sum beyond all numbers would take the last always.

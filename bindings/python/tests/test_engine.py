@@ -35,7 +35,7 @@ def demo():
     return Engine(DEMO / "target", DEMO / "draft")
 
 
-def test_tables_generate():
+def test_generates_from_tables():
     engine = Engine(*tables())
     generation = engine.generate([0], tree="paths:3,3", max_tokens=50, seed=3)
     assert len(generation.tokens) == len(generation.origins) == 50 and generation.finish == "max-tokens"
@@ -47,7 +47,7 @@ def test_tables_generate():
     assert engine.generate([0], max_tokens=0).tokens == []
 
 
-def test_sessions_are_iterated_and_stepped_together():
+def test_sessions_by_iteration_and_batched_steps():
     engine = Engine(*tables())
     # An adaptive tree drafts less where others are in the pass.
     alone = [engine.generate([0], tree="paths:2,3", max_tokens=20, seed=seed).tokens for seed in range(5)]
@@ -66,7 +66,7 @@ def test_sessions_are_iterated_and_stepped_together():
         Engine(*tables()).step([sessions[0]])
 
 
-def test_a_session_can_be_looked_at_while_another_thread_steps():
+def test_sessions_are_readable_during_a_step():
     """Nobody waits for the step: neither who asks for the tokens, nor those who want the interpreter meanwhile."""
     engine = Engine(*polydraft.random_tables(200, 1, seed=1))
     sessions = [engine.session([0], tree="paths:8,8", max_tokens=10_000, seed=seed) for seed in range(40)]
@@ -98,7 +98,7 @@ def test_a_session_can_be_looked_at_while_another_thread_steps():
     assert all(len(session.tokens) >= tokens + 5 for session, tokens in zip(sessions, before))
 
 
-def test_the_law_of_the_loop():
+def test_output_distribution_by_g_test():
     """The first three tokens of many seeds against the table itself."""
     target, draft = tables()
     engine = Engine(target, draft)
@@ -156,13 +156,13 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
-def test_signal_handlers_may_drop_sessions_while_an_engine_is_certified():
+def test_signal_handlers_during_certify():
     """In a process of its own: one that waits for itself waits forever."""
     printed = subprocess.run([sys.executable, "-c", CERTIFIED], capture_output=True, text=True, timeout=120)
     assert printed.stdout == "interrupted True\n", printed.stderr
 
 
-def test_refusals():
+def test_rejects_invalid_arguments():
     target, draft = tables()
     with pytest.raises(InvalidInput, match="share a vocabulary"):
         Engine(target, TableModel({(): [0.5, 0.5]}))
@@ -182,7 +182,7 @@ def test_refusals():
         Engine("nowhere")
 
 
-def test_a_panic_is_an_exception(capfd):
+def test_panic_raises_internal_error(capfd):
     with pytest.raises(InternalError, match="on purpose"):
         polydraft._native._panic()
     assert issubclass(InternalError, Exception)
@@ -191,7 +191,7 @@ def test_a_panic_is_an_exception(capfd):
 @models
 @pytest.mark.skipif(not HAS_PROGRAM, reason="the wheel was built without the program")
 @pytest.mark.parametrize("verifier", ["nested-priority", "spectr", "traversal"])
-def test_a_seed_gives_what_the_program_gives(demo, verifier):
+def test_same_output_as_program_for_a_seed(demo, verifier):
     prompt, settings = "impl Iterator for", ["--paths", "3", "--depth", "4", "--seed", "7", "--max-tokens", "60"]
     printed = subprocess.run(
         [*PROGRAM, "generate", "--prompt", prompt, "--json", "--verifier", verifier, "--temperature", "0.9", *settings],
@@ -204,7 +204,7 @@ def test_a_seed_gives_what_the_program_gives(demo, verifier):
 
 
 @models
-def test_models(demo):
+def test_model_engine(demo):
     tokens = demo.encode("fn main() {")
     assert demo.decode(tokens) == "fn main() {" and demo.logits("fn main() {").shape == (demo.vocabulary,)
     cold = Sampling(temperature=0)
@@ -230,7 +230,7 @@ def test_drafts_without_a_second_model(draft):
 
 
 @models
-def test_a_copy_is_kept_where_it_is_to_be(tmp_path):
+def test_quantized_copies_are_cached_in_folder(tmp_path):
     folder, cold = tmp_path / "copies", Sampling(temperature=0)
 
     def written(copies):
@@ -249,13 +249,13 @@ def test_a_copy_is_kept_where_it_is_to_be(tmp_path):
 
 
 @models
-def test_models_are_certified(demo):
+def test_certify_passes_for_models(demo):
     assert polydraft.certify(demo, ["fn main() {"], runs=1000, first=2).verdict == "pass"
     assert polydraft.certify(demo, ["fn main() {"], runs=1000, first=2, plant_fault=True).verdict == "fail"
 
 
 @models
-def test_loading_is_refused_in_words():
+def test_loading_errors():
     with pytest.raises(InvalidInput, match="q8"):
         Engine(DEMO / "target", dtype="q3")
     with pytest.raises(ModelError, match="config.json|directory"):

@@ -29,7 +29,7 @@ def forked(work):
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="nothing is forked here")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_process_works():
+def test_verification_works_in_forked_process():
     expected = step(7)
     assert forked(lambda: step(7)) == expected
     # And one that is forked from it, once it has threads of its own.

@@ -30,7 +30,7 @@ def block_efficiency(method, tables, paths):
 
 
 @pytest.mark.parametrize("method", gpu.METHODS)
-def test_as_many_tokens_are_accepted(method):
+def test_accepts_as_many_tokens_as_rust(method):
     for vocabulary, paths, length in ((3, 1, 2), (2, 2, 2), (4, 2, 1), (3, 2, 2)):
         if paths > 1 and method in ("token", "block"):
             continue
@@ -45,7 +45,7 @@ def test_as_many_tokens_are_accepted(method):
 
 
 @pytest.mark.parametrize("drafts", [2, 4, 8])
-def test_one_node_reaches_the_optimum(drafts):
+def test_acceptance_at_one_node_is_near_optimal(drafts):
     """Σ min(p, m) against the optimum of any rule, on rows of 3,000 tokens."""
     import polydraft_gpu.plain_shares as shares
 

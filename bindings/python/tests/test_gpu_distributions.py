@@ -50,7 +50,7 @@ def reference(row, temperature=1.0, top_k=None, top_p=1.0, min_p=0.0):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_filters_are_those_of_the_library(settings, backend):
+def test_filters_equal_numpy_reference(settings, backend):
     x = rows()
     with working_with(backend):
         made = gpu.distributions(torch.tensor(x), gpu.Sampling(**settings), block=16)
@@ -63,7 +63,7 @@ def test_filters_are_those_of_the_library(settings, backend):
     np.testing.assert_allclose(masses.numpy(), blocks, atol=1e-6)
 
 
-def test_filters_of_the_compiled_library():
+def test_filters_equal_compiled_library():
     polydraft = pytest.importorskip("polydraft")
     x = rows()
     for settings in SETTINGS:
@@ -92,7 +92,7 @@ def test_settings_by_row(backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_rows_may_be_strided_and_short(dtype, backend):
+def test_accepts_strided_and_short_rows(dtype, backend):
     padded = torch.tensor(rows(40)).nan_to_num(neginf=-1e4).to(dtype).view(7, 1, 40)
     padded[..., 37:] = torch.nan
     with working_with(backend):
@@ -103,7 +103,7 @@ def test_rows_may_be_strided_and_short(dtype, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_rows_that_are_no_distribution_are_marked(backend):
+def test_invalid_rows_have_nonzero_status(backend):
     x = torch.zeros(5, 9)
     x[1, 8], x[2], x[3, 0] = torch.nan, -torch.inf, torch.inf
     x[4, 0] = -torch.inf
@@ -132,7 +132,7 @@ def test_draws_invert_the_cumulative_distribution(backend):
 
 
 @pytest.mark.parametrize("vocabulary", [151936, 262144])
-def test_large_rows_agree(vocabulary):
+def test_backends_agree_on_large_rows(vocabulary):
     """Two rows each: near flat, and peaked with a long tail."""
     torch.manual_seed(5)
     x = torch.randn(2, vocabulary) * torch.tensor([[0.3], [4.0]])
@@ -151,7 +151,7 @@ def test_large_rows_agree(vocabulary):
     torch.testing.assert_close(a.probabilities(), wanted, rtol=1e-5, atol=1e-12)
 
 
-def test_large_rows_are_filtered_alike():
+def test_backends_filter_large_rows_equally():
     torch.manual_seed(6)
     x = torch.randn(1, 20000) * 3
     for settings in ({"top_k": 1000}, {"top_p": 0.9}):
@@ -163,7 +163,7 @@ def test_large_rows_are_filtered_alike():
         assert kept["plain"] == kept["triton"]
 
 
-def test_wrong_input_is_refused():
+def test_rejects_invalid_input():
     for bad, what in ((torch.zeros(2, 3, dtype=torch.float64), "float32"),
                       (torch.zeros(4, 3).T, "contiguous"), (torch.zeros(0, 3), "empty")):
         with pytest.raises(ValueError, match=what):

@@ -41,7 +41,7 @@ def sizes(method, some):
 
 
 @pytest.mark.parametrize("method", gpu.METHODS)
-def test_the_distribution_is_the_targets_in_plain_pytorch(method):
+def test_plain_pytorch_output_has_target_distribution(method):
     for vocabulary, paths, length in sizes(method, SIZES):
         for seed, kind in enumerate(KINDS):
             with working_with("plain"):
@@ -51,7 +51,7 @@ def test_the_distribution_is_the_targets_in_plain_pytorch(method):
 
 
 @pytest.mark.parametrize("method", gpu.METHODS)
-def test_the_distribution_is_the_targets_by_kernels(method):
+def test_kernel_output_has_target_distribution(method):
     cases = [(3, 1, 1, "ties"), (2, 2, 2, "near"), (3, 2, 1, "zeros")]
     if not several(method):
         cases += [(2, 1, 2, "random"), (2, 1, 3, "zeros")]
@@ -82,7 +82,7 @@ def test_filters_and_temperature_0(method):
 
 @pytest.mark.parametrize("knots, cells", [(8, 2), (8, 64), (64, 2), (128, 256)])
 @pytest.mark.parametrize("method", ["walk:priority", "nested-priority"])
-def test_coarse_pools_cost_acceptance_only(method, knots, cells):
+def test_coarse_pools_keep_distribution(method, knots, cells):
     with working_with("plain"):
         for size, paths in (((3, 1), 3), ((2, 2), 2)):
             tables = random_tables(*size, "random", 4)
@@ -129,7 +129,7 @@ def planted(monkeypatch, fault):
     ("nested-priority", "leak", True), ("walk:priority", "leak", True), ("token", "leak", True),
     ("walk:priority", "duplicates", True),
 ])
-def test_planted_faults_are_found(monkeypatch, method, fault, found_out):
+def test_detects_planted_faults(monkeypatch, method, fault, found_out):
     paths = 2 if several(method) else 1
     tables = random_tables(3, 2, "random", 11)
     with working_with("plain"):
@@ -138,7 +138,7 @@ def test_planted_faults_are_found(monkeypatch, method, fault, found_out):
     assert (abs(found - wanted).sum() > ROUNDING) == found_out
 
 
-def test_a_fault_planted_in_a_kernel_is_found(monkeypatch):
+def test_detects_planted_kernel_fault(monkeypatch):
     """m = q where the residual is made: the selection's distribution is taken to be the draft's."""
     target, draft = np.log([0.45, 0.45, 0.1]), np.log([0.1, 0.2, 0.7])
     logits = target.astype(np.float32), draft.astype(np.float32)
@@ -190,7 +190,7 @@ def batch(method, size, paths, length, vocabulary, seed, scale=2.0):
 
 
 @pytest.mark.parametrize("method", gpu.METHODS)
-def test_kernels_decide_as_plain_pytorch_does(method):
+def test_kernels_equal_plain_pytorch(method):
     """With the same uniforms; blocks of 8 of a vocabulary of 21."""
     tokens, draft, target, uniforms = batch(method, 4, 3, 2, 21, 1)
     found = []
@@ -209,7 +209,7 @@ def test_kernels_decide_as_plain_pytorch_does(method):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("method", gpu.METHODS)
-def test_what_is_no_distribution_is_refused(method, backend):
+def test_rejects_invalid_rows(method, backend):
     tokens, draft, target, uniforms = batch(method, 5, 2, 2, 6, 2)
     draft[0, 0, 0, 3], target[1, 0], tokens[2, 0, 1] = torch.nan, -torch.inf, 6
     draft[3, 0, 0] = draft[3, 0, 0].index_fill(0, tokens[3, 0, 0], -torch.inf)
@@ -242,7 +242,7 @@ def test_decisions_follow_from_the_trace():
 
 
 @pytest.mark.parametrize("vocabulary", [151936, 262144])
-def test_large_vocabularies(monkeypatch, vocabulary):
+def test_backends_agree_on_large_vocabularies(monkeypatch, vocabulary):
     """The kernels' numbers against the plain form's, one sequence of two paths."""
     tokens, draft, target, uniforms = batch("nested-priority", 1, 2, 1, vocabulary, 4)
     found = []
@@ -264,7 +264,7 @@ def test_large_vocabularies(monkeypatch, vocabulary):
     assert torch.equal(a.path, b.path) and torch.equal(a.length, b.length)
 
 
-def test_wrong_input_is_refused():
+def test_rejects_invalid_input():
     tokens, draft, target, uniforms = batch("walk:priority", 2, 2, 2, 4, 5)
     with working_with("plain"):
         for method, args, what in (

@@ -56,7 +56,7 @@ def hub(monkeypatch, tmp_path):
     server.shutdown()
 
 
-def test_a_model_is_downloaded_and_found_again(hub, monkeypatch):
+def test_downloads_model_once(hub, monkeypatch):
     here = polydraft.Engine(str(DRAFT), None).generate("fn main", seed=3, max_tokens=12).text
     assert polydraft.Engine("org/tiny", None).generate("fn main", seed=3, max_tokens=12).text == here
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -77,7 +77,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_a_download_is_seen_and_interrupted(hub):
+def test_download_shows_progress_and_is_interruptible(hub):
     Hub.slow.set()
     command, pipe = [sys.executable, "-c", PROGRAM], subprocess.PIPE
     running = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=os.environ)

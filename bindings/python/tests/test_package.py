@@ -31,14 +31,14 @@ def examples():
 
 
 @pytest.mark.parametrize("example", [e for e in examples() if e.examples], ids=lambda e: e.name)
-def test_examples(example):
+def test_docstring_examples(example):
     report = []
     runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
     runner.run(example, out=report.append)
     assert runner.summarize(verbose=False).failed == 0, "".join(report)
 
 
-def test_everything_has_a_docstring_and_a_type():
+def test_all_names_have_docstrings_and_stubs():
     package = pathlib.Path(polydraft.__file__).parent
     assert (package / "py.typed").exists()
     stubs = (package / "_native.pyi").read_text()
@@ -55,7 +55,7 @@ def test_everything_has_a_docstring_and_a_type():
                     assert f"def {member}(" in body or f"    {member}:" in body, f"{name}.{member}"
 
 
-def test_names():
+def test_lists_of_names_are_valid():
     assert "nested-priority" in polydraft.VERIFIERS and "priority" in polydraft.RULES
     assert "iid" in polydraft.DRAFTINGS and "paths:2,3" in polydraft.TREES
     assert polydraft.__version__.count(".") == 2
@@ -111,13 +111,13 @@ def circles(package):
     return sorted({tuple(sorted(n for n in reached[m] if m in reached[n])) for m in reached if m in reached[m]})
 
 
-def test_no_two_modules_import_each_other():
+def test_no_import_cycles():
     package = pathlib.Path(polydraft.__file__).parent
     assert {"polydraft", "polydraft.gpu.kernels.launch"} <= set(modules(package))
     assert circles(package) == []
 
 
-def test_circles_are_found(tmp_path):
+def test_import_cycles_are_detected(tmp_path):
     package = tmp_path / "one"
     (package / "deep").mkdir(parents=True)
     files = {

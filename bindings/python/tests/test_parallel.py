@@ -18,7 +18,7 @@ WORKER = pathlib.Path(__file__).with_name("parallel_worker.py")
 
 
 @pytest.mark.skipif(not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="needs gloo")
-def test_two_processes_equal_one(tmp_path):
+def test_same_output_with_one_and_two_processes(tmp_path):
     model, draft = tiny.llama(vocabulary=64, layers=3), tmp_path / "model" / "draft"
     model.save_pretrained(tmp_path / "model")
     tiny.first_layers(model).save_pretrained(draft)

@@ -30,7 +30,7 @@ def step(tokens, draft, target):
 
 @pytest.mark.parametrize("verifier", ["nested-priority", "specinfer", "walk:priority", "traversal"])
 @pytest.mark.parametrize("shape", [(3, 2, 1), (2, 2, 2)])
-def test_on_a_cpu_the_distribution_is_the_targets(verifier, shape):
+def test_cpu_output_has_target_distribution(verifier, shape):
     vocabulary, count, length = shape
     draft, target = tables(vocabulary, length, 4)
     sampling = Sampling(temperature=0.8)
@@ -86,7 +86,7 @@ def on_device(monkeypatch):
     monkeypatch.setattr(gpu.backend, "of", lambda tensor: plain)
 
 
-def test_on_a_device_it_is_the_devices(on_device):
+def test_device_tensors_use_gpu_verify(on_device):
     pair, target = batch(40)
     uniforms = torch.rand((40, gpu.uniforms_needed("nested-priority", 3, 2)), dtype=torch.float64)
     for sampling in (None, Sampling(temperature=0.5, top_k=3, top_p=0.9, min_p=0.01), Sampling(temperature=0.0)):
@@ -101,7 +101,7 @@ def test_on_a_device_it_is_the_devices(on_device):
     assert polydraft.verify(pair, target, verifier=Verifier("specinfer")).status.tolist() == [0] * 40
 
 
-def test_both_ways_accept_as_much(monkeypatch):
+def test_cpu_and_device_accept_equally_many_tokens(monkeypatch):
     pair, target = batch(3000)
     by_rust = polydraft.verify(pair, target, 5)
     from polydraft.gpu import plain
@@ -115,7 +115,7 @@ def test_both_ways_accept_as_much(monkeypatch):
     assert lengths[0].mean() > 0.3 and (by_rust.tokens >= -1).all()
 
 
-def test_seeds_and_generators_on_a_cpu():
+def test_cpu_seeds_and_generators_are_reproducible():
     pair, target = batch(30)
     first, again, other = (polydraft.verify(pair, target, seed).tokens for seed in (1, 1, 2))
     assert torch.equal(first, again) and not torch.equal(first, other)
@@ -126,7 +126,7 @@ def test_seeds_and_generators_on_a_cpu():
     assert polydraft.verify(*halves, rng=[Rng(i) for i in range(30)]).status.tolist() == [0] * 30
 
 
-def test_what_is_refused(on_device):
+def test_device_rejects_invalid_arguments(on_device):
     pair, target = batch(2)
     with pytest.raises(ValueError, match=r"one of the verifiers token, .* got 'traversal'"):
         polydraft.verify(pair, target, 1, verifier="traversal")
@@ -136,7 +136,7 @@ def test_what_is_refused(on_device):
         polydraft.verify(pair, target[:, :6], 1)
 
 
-def test_what_is_refused_on_a_cpu():
+def test_cpu_rejects_invalid_arguments():
     pair, target = batch(2)
     with pytest.raises(ValueError, match=r"target must be \[2, 7, V\], got \[2, 6, V\]"):
         polydraft.verify(pair, target[:, :6], 1)

@@ -46,7 +46,7 @@ def cluster():
     ray.shutdown()
 
 
-def test_the_sums_are_those_of_one_machine(cluster):
+def test_same_results_as_on_one_machine(cluster):
     cluster()
     assert polydraft.ray.replay(TRACE) == polydraft.replay(TRACE)
     one = polydraft.ray.replay(TRACE, ["traversal"], tree="paths:2,1", concurrency=2)
@@ -55,7 +55,7 @@ def test_the_sums_are_those_of_one_machine(cluster):
         polydraft.ray.replay(TRACE, tree="paths:4,2")
 
 
-def test_killed_workers_lose_nothing(cluster, tmp_path):
+def test_same_results_after_workers_are_killed(cluster, tmp_path):
     # Workers cannot import a file of tests.
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     environment = {DEATHS: str(tmp_path)}

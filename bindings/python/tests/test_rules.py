@@ -10,7 +10,7 @@ INEXACT = {"global-resolution"}
 
 @pytest.mark.parametrize("scheme", polydraft.DRAFTINGS)
 @pytest.mark.parametrize("rule", polydraft.RULES)
-def test_every_rule_has_the_targets_law(rule, scheme):
+def test_rules_emit_target_distribution(rule, scheme):
     """Enumerated, wherever a rule says that it supports the scheme; what `law` says is what `emit` does."""
     drafts = 1 if rule == "single" else 2
     distributions = [DRAFT, TARGET][:drafts] if scheme == "distinct" else DRAFT
@@ -29,7 +29,7 @@ def test_every_rule_has_the_targets_law(rule, scheme):
     assert mixed == pytest.approx(TARGET, abs=tolerance)
 
 
-def test_the_optimum_in_two_ways():
+def test_optimal_acceptance_computed_in_two_ways():
     for seed in range(5):
         random = np.random.default_rng(seed)
         target, draft = random.dirichlet(np.ones(6)), random.dirichlet(np.ones(6))
@@ -43,7 +43,7 @@ def test_the_optimum_in_two_ways():
         )
 
 
-def test_proposals():
+def test_proposal_probabilities():
     proposal = polydraft.Proposal(DRAFT, 2, "without-replacement")
     tuples = proposal.tuples()
     assert sum(p for p, _ in tuples) == pytest.approx(1)
@@ -57,7 +57,7 @@ def test_proposals():
         polydraft.Proposal([0.01] * 100, 8).tuples()
 
 
-def test_settings_and_names():
+def test_rejects_invalid_settings_and_names():
     assert polydraft.couple({"rule": "priority"}, TARGET, DRAFT, 2).acceptance().probability == pytest.approx(0.86)
     with pytest.raises(InvalidInput, match="truncation: expected from 1 to 20"):
         polydraft.couple({"rule": "importance", "truncation": 21}, TARGET, DRAFT, 2)
@@ -77,7 +77,7 @@ def test_settings_and_names():
         polydraft.couple("priority", TARGET, DRAFT, 1).emit([3])
 
 
-def test_emissions_follow_the_law():
+def test_emissions_have_target_distribution():
     coupling = polydraft.couple("k-seq", TARGET, DRAFT, 2)
     rng, counts = polydraft.Rng(4), np.zeros(3, dtype=int)
     for _ in range(4000):
@@ -85,7 +85,7 @@ def test_emissions_follow_the_law():
     assert polydraft.g_test(TARGET.tolist(), counts.tolist())[2] > 1e-3
 
 
-def test_the_best_block_efficiency_bounds_every_verifier():
+def test_optimal_block_efficiency_bounds_verifiers():
     target, draft = polydraft.random_tables(2, 3, seed=3)
     best = polydraft.optimal_block_efficiency(target, draft, paths=2, depth=2)
     for verifier in ["nested-priority", "spectr", "traversal", "greedy-block"]:

@@ -58,7 +58,7 @@ def head_of(target, folder, says=None):
 
 
 @pytest.mark.parametrize(("verifier", "paths", "depth"), METHODS)
-def test_greedy_is_generate_without_us(pair, verifier, paths, depth, monkeypatch):
+def test_greedy_output_equals_plain_generate(pair, verifier, paths, depth, monkeypatch):
     """Prompts in pieces, slots that run out, drafts that are often wrong."""
     monkeypatch.setattr(loop, "SLOT_INCREMENT", 32)
     monkeypatch.setattr(model, "PREFILL_CHUNK", 8)
@@ -75,7 +75,7 @@ def test_greedy_is_generate_without_us(pair, verifier, paths, depth, monkeypatch
 
 
 @pytest.mark.parametrize(("verifier", "paths", "depth"), METHODS)
-def test_a_draft_that_is_the_target_is_accepted(pair, verifier, paths, depth):
+def test_accepts_all_drafts_of_the_target_itself(pair, verifier, paths, depth):
     """Both caches hold what they should: one wrong key, and some token would be rejected."""
     ids, statistics = torch.tensor([[1, 2, 3], [4, 5, 6]]), {}
     settings = dict(do_sample=True, top_k=0, max_new_tokens=60, verifier=verifier, paths=paths, depth=depth, seed=1)
@@ -84,7 +84,7 @@ def test_a_draft_that_is_the_target_is_accepted(pair, verifier, paths, depth):
 
 
 @pytest.mark.parametrize("drafter", ["model", "head"])
-def test_a_step_asks_the_host_nothing(pair, drafter, tmp_path, monkeypatch):
+def test_step_does_not_synchronize_with_host(pair, drafter, tmp_path, monkeypatch):
     """What a CUDA graph cannot hold is not in it: no number comes from the host, and none goes there."""
     draft = pair[1]
     if drafter == "head":
@@ -114,7 +114,7 @@ def test_a_step_asks_the_host_nothing(pair, drafter, tmp_path, monkeypatch):
     assert statistics["passes"] > 3
 
 
-def test_batches_ends_criteria_and_streamers(pair):
+def test_batches_end_tokens_criteria_and_streamers(pair):
     ids = torch.tensor([[0, 0, 1, 2], [5, 6, 7, 8], [0, 9, 9, 1]])
     mask = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1], [0, 1, 1, 1]])
     settings = dict(attention_mask=mask, do_sample=False, max_new_tokens=25, eos_token_id=[3, 17, 40], pad_token_id=0)
@@ -130,7 +130,7 @@ def test_batches_ends_criteria_and_streamers(pair):
     assert ours.tolist() == plain.tolist() and one.put_ == other.put_ == ours[0].tolist() and other.ended == 1
 
 
-def test_a_seeded_row_of_a_batch_is_what_it_is_alone(pair):
+def test_same_output_alone_and_in_batch(pair):
     ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
     settings = dict(do_sample=True, max_new_tokens=30, paths=3, depth=3)
     both = speculate(*pair, ids, seed=7, **settings)
@@ -140,7 +140,7 @@ def test_a_seeded_row_of_a_batch_is_what_it_is_alone(pair):
     assert both.tolist() == speculate(*pair, ids, seed=7, **settings).tolist()
 
 
-def test_what_is_kept_is_for_the_same_models_and_settings(pair):
+def test_cached_loop_is_reused_only_for_same_models_and_settings(pair):
     """Buffers serve the next call of the same form; other weights, settings and copies get their own."""
     target = copy.deepcopy(pair[0])
     ids, other = torch.tensor([[1, 2, 3]]), tiny.llama(vocabulary=64, layers=1, seed=9)
@@ -165,7 +165,7 @@ def test_what_is_kept_is_for_the_same_models_and_settings(pair):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_families(family):
+def test_model_families_equal_plain_generate(family):
     """Longer than their windows; experts and latent attention as they are."""
     made = tiny_model(family)
     assert takes_static(made)
@@ -177,7 +177,7 @@ def test_families(family):
     assert statistics["accepted"] >= (statistics["target_calls"] - 1) * 3
 
 
-def test_recurrent_models_are_decoded_by_the_host():
+def test_recurrent_models_use_host_loop():
     torch.manual_seed(1)
     config = transformers.Lfm2Config(**{**COMMON, "layer_types": ["conv", "full_attention", "conv"]})
     made = transformers.Lfm2ForCausalLM(config).eval()
@@ -196,7 +196,7 @@ def test_recurrent_models_are_decoded_by_the_host():
     ({"verifier": "traversal"}, "the verifier is none of"), ({"verifier": "block", "paths": 2}, "block verifies one path"),
     ({"seed": polydraft.Rng(1)}, "an Rng works in CPU memory"), ({"loop": "gpu"}, "expected loop to be auto, host or device"),
 ])  # fmt: skip
-def test_what_cannot_be_is_said(pair, options, reason):
+def test_rejects_what_the_device_cannot_decode(pair, options, reason):
     with pytest.raises(ValueError, match=reason):
         speculate(*pair, torch.tensor([[1, 2]]), max_new_tokens=5, **options) if "loop" not in options else pair[0].generate(
             torch.tensor([[1, 2]]), custom_generate=inside.generate, draft_model=pair[1], max_new_tokens=5, **options
@@ -204,7 +204,7 @@ def test_what_cannot_be_is_said(pair, options, reason):
 
 
 @pytest.mark.parametrize("says", [None, list(range(0, 64, 3))])
-def test_a_head_drafts_as_it_was_trained(tmp_path, says):
+def test_head_drafts_equal_trainer_forward_pass(tmp_path, says):
     """Every distribution that a head drafts from is that of the trainer's unrolled forward pass, over several steps."""
     target = tiny.llama(vocabulary=64, layers=3)
     made = head_of(target, tmp_path / "head", says)
@@ -248,7 +248,7 @@ def test_a_head_drafts_as_it_was_trained(tmp_path, says):
             at += 3
 
 
-def test_a_head_on_a_batch(tmp_path):
+def test_head_on_batch_and_invalid_heads(tmp_path):
     target = tiny.llama(vocabulary=64, layers=3)
     head_of(target, tmp_path / "head", list(range(40)))
     ids = torch.tensor([[0, 0, 1, 2], [5, 6, 7, 8], [0, 0, 0, 9]])
@@ -287,7 +287,7 @@ CASES = [
 
 @pytest.mark.parametrize(("options", "filters"), CASES)
 @pytest.mark.parametrize("drafter", ["model", "head"])
-def test_the_law_by_g_test(options, filters, drafter, tmp_path):
+def test_output_distribution_by_g_test(options, filters, drafter, tmp_path):
     """Rows of a batch, many times; three tokens of each."""
     target = tiny.llama(vocabulary=8, layers=2, seed=1)
     draft = tiny.first_layers(target)

@@ -59,7 +59,7 @@ def direct(model, layer, text, drafted):
 
 
 @pytest.mark.parametrize("family", ["DeepseekV3", "Glm4Moe"])
-def test_its_distributions_are_those_of_a_direct_computation(family):
+def test_mtp_distributions_equal_direct_computation(family):
     model, layer = model_and_layer(family)
     seen = []
 
@@ -85,7 +85,7 @@ def test_its_distributions_are_those_of_a_direct_computation(family):
                 assert (row.softmax(-1) - expected.softmax(-1)).abs().max() < 1e-5
 
 
-def test_it_is_read_from_the_models_own_files(tmp_path, monkeypatch):
+def test_mtp_layer_is_read_from_model_files(tmp_path, monkeypatch):
     """The files of a model of four layers, of which the last is declared to be the one that predicts."""
     tiny_model("DeepseekV3", num_hidden_layers=4).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())

@@ -23,7 +23,7 @@ def expected():
     return json.loads((HERE / "trace.json").read_text())["results"][0]
 
 
-def test_sums_are_the_programs():
+def test_replay_equals_program():
     found, program = replay(TRACE), expected()
     assert (found.tree, found.sequences, found.positions, found.drafts) == (
         program["tree"],
@@ -42,7 +42,7 @@ def test_sums_are_the_programs():
         assert row.sum == pytest.approx(row.tokens * found.sequences)
 
 
-def test_files_together_are_the_trace():
+def test_replay_of_files_equals_replay_of_trace():
     files = Trace(TRACE).files
     assert all(isinstance(file, pathlib.Path) for file in files)
     assert replay(files, ["nested-priority", "block"]) == replay(TRACE, ["nested-priority", "block"])
@@ -50,7 +50,7 @@ def test_files_together_are_the_trace():
     assert one.tree == "paths:2,1" and list(one.verifiers) == ["traversal"] and 1 <= one.verifiers["traversal"].tokens <= 2
 
 
-def test_positions_are_drafts_and_laws():
+def test_positions_have_drafts_and_distributions():
     trace = Trace(TRACE)
     assert trace.tree == "paths:3,2" and trace.header["vocabulary"] == 4096 and len(trace) == len(trace.files) == 8
     assert isinstance(trace, Iterable) and isinstance(trace[0], Iterable)
@@ -72,7 +72,7 @@ def test_positions_are_drafts_and_laws():
     assert seen == trace.positions == expected()["positions"]
 
 
-def test_ordinary_packages_read_it():
+def test_trace_is_readable_without_polydraft():
     """The tensors are where docs/traces.md says."""
     shard = Trace(TRACE)[0]
     data = gzip.decompress(pathlib.Path(Trace(TRACE).files[0]).read_bytes())
@@ -91,7 +91,7 @@ def test_ordinary_packages_read_it():
     assert np.array_equal(tensor("prompt"), shard.prompt)
 
 
-def test_what_makes_no_sense_is_refused(tmp_path):
+def test_rejects_invalid_arguments_and_damaged_files(tmp_path):
     with pytest.raises(InvalidInput, match="trace.json"):
         Trace(tmp_path)
     with pytest.raises(Unsupported, match="K up to 3"):

@@ -34,7 +34,7 @@ def noise(*dims, seed=0):
     return torch.randn(dims, generator=torch.Generator().manual_seed(seed))
 
 
-def test_attention_and_its_gradients_are_those_of_all_scores():
+def test_attention_equals_materialized_scores():
     for steps in (1, 2, 4):
         made = [[noise(2, 4, 37, 16, seed=10 * i + kind).requires_grad_() for i in range(steps)] for kind in (1, 2)]
         query = noise(2, 4, 37, 16, seed=99).requires_grad_()
@@ -48,7 +48,7 @@ def test_attention_and_its_gradients_are_those_of_all_scores():
             assert (want - got).abs().max() < 1e-4 * want.abs().max()
 
 
-def test_the_norm_and_its_gradients_are_torchs():
+def test_norm_and_gradients_equal_torch():
     x, weight, by = noise(3, 5, 32, seed=1).requires_grad_(), noise(32, seed=2).requires_grad_(), noise(3, 5, 32, seed=3)
     expected, found = torch.nn.functional.rms_norm(x, (32,), weight, 1e-2), rms_norm(x, weight, 1e-2)
     assert (expected - found).abs().max() < 1e-6
@@ -105,7 +105,7 @@ def step_by_step(head, states, embedded, place, steps):
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
-def test_the_unrolled_head_is_the_head_step_by_step(layers):
+def test_unrolled_head_equals_single_steps(layers):
     head = Head(replace(SHAPE, num_hidden_layers=layers), torch.float32, noise(32, seed=5).abs() + 0.5)
     with torch.no_grad():
         for i, weight in enumerate(head.parameters()):
@@ -152,7 +152,7 @@ def block_at(head, states, embedded, place, steps):
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-def test_blocks_of_all_places_are_those_of_each(layers):
+def test_block_head_equals_single_positions(layers):
     shape = BlockShape(32, 48, 4, 2, 8, 300.0, 1e-5, layers, 5, 3, (0, 3, 7))
     head = BlockHead(shape, torch.float32, noise(32, seed=5).abs() + 0.5, noise(32, seed=6))
     with torch.no_grad():
@@ -212,7 +212,7 @@ def test_gradients_of_the_loss_are_autograds():
         assert off * 50 < rows * vocabulary, off
 
 
-def test_more_drafts_are_accepted_more():
+def test_acceptance_increases_with_drafts():
     p, q = noise(30, 20, seed=1).softmax(1) * 0.9, noise(30, 20, seed=2).softmax(1)
     one, two, four = (acceptance(p, q, drafts) for drafts in (1, 2, 4))
     assert (one - torch.minimum(p, q).sum(1)).abs().max() < 1e-6
@@ -250,7 +250,7 @@ def learner(path, tokens=4000):
     return Learner(Folder(path), plan, torch.device("cpu"), torch.float32)
 
 
-def test_an_interrupted_run_learns_the_same(tmp_path):
+def test_resumed_run_equals_uninterrupted_run(tmp_path):
     small_folder(tmp_path)
     whole, first = learner(tmp_path), learner(tmp_path)
     for _ in range(6):
@@ -268,7 +268,7 @@ def test_an_interrupted_run_learns_the_same(tmp_path):
     assert whole.check() == second.check()
 
 
-def test_each_text_is_learned_as_often_and_held_out_ones_never(tmp_path):
+def test_samples_are_used_equally_often_except_held_out(tmp_path):
     small_folder(tmp_path)
     own = learner(tmp_path)
     for _ in range(11):
@@ -279,7 +279,7 @@ def test_each_text_is_learned_as_often_and_held_out_ones_never(tmp_path):
     assert {own.visits[i] for i in range(70) if i not in held_out} == {2}
 
 
-def test_a_head_learns_what_can_be_learned(tmp_path):
+def test_training_increases_acceptance(tmp_path):
     small_folder(tmp_path)
     own = learner(tmp_path, 12000)
     before = own.check().means()["acceptance"]
@@ -288,7 +288,7 @@ def test_a_head_learns_what_can_be_learned(tmp_path):
     assert all(new > old + 0.02 for old, new in zip(before, own.check().means()["acceptance"]))
 
 
-def test_gains_are_those_of_the_arithmetic():
+def test_estimated_speedup():
     costs = estimate.Costs((1.0, 1.1, 1.3, 1.6), 0.05)
     gain, length = costs.gain([0.5])
     assert (gain, length) == (pytest.approx(max(1.5 / 1.15, 1.75 / 1.4, 1.875 / 1.75)), 1)
@@ -308,7 +308,7 @@ def command(*options, code=0):
 
 @models
 @pytest.mark.parametrize("form, tokens", [("eagle3", 1600), ("block", 1500)])
-def test_the_command_makes_a_head_that_drafts(tmp_path, form, tokens):
+def test_command_trains_usable_head(tmp_path, form, tokens):
     out, work = tmp_path / "head", tmp_path / "work"
     small = ["--longest", 64, "--shard", tokens // 2, "--together", 8, "--precision", "f32", "--threads", 1, "--check", 800]
     small += ["--form", form]
@@ -336,7 +336,7 @@ def test_the_command_makes_a_head_that_drafts(tmp_path, form, tokens):
 
 
 @models
-def test_what_cannot_be_is_refused(tmp_path):
+def test_command_rejects_invalid_arguments(tmp_path):
     assert "--target: expected the model" in command("--out", tmp_path, code=1).stderr
     assert "expected samples, found none" in command("--out", tmp_path, "--only", "learn", code=1).stderr
     missing = command("--out", tmp_path, "--target", tmp_path / "nowhere", code=1).stderr
@@ -344,7 +344,7 @@ def test_what_cannot_be_is_refused(tmp_path):
     assert "expected at least 1" in command("--out", tmp_path, "--batch", 0, code=2).stderr
 
 
-def test_a_head_goes_on_from_another(tmp_path):
+def test_training_starts_from_existing_head(tmp_path):
     small_folder(tmp_path)
     first, second = learner(tmp_path), learner(tmp_path)
     first.step()

@@ -31,13 +31,13 @@ def speculate(model, draft, ids, **options):
     return model.generate(ids, custom_generate=inside.generate, assistant_model=draft, **options)
 
 
-def test_models_that_take_trees(pair):
+def test_llama_supports_tree_masks(pair):
     assert all(inside.takes_trees(model) for model in pair)
     assert inside.takes_trees(tiny.llama(attn_implementation="eager"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_node_that_sees_too_much_is_found(dtype, monkeypatch):
+def test_detects_node_with_wrong_mask(dtype, monkeypatch):
     """A fault moves logits by more than rounding does, in bf16 too, and in either way of scoring trees."""
     from polydraft.transformers.static import model as static
 
@@ -58,7 +58,7 @@ def test_a_node_that_sees_too_much_is_found(dtype, monkeypatch):
 
 
 @pytest.mark.parametrize("tree", TREES)
-def test_a_tree_is_scored_as_its_paths(pair, tree):
+def test_tree_scores_equal_path_scores(pair, tree):
     """Three steps, the cache cut back between them, against a run over every path alone."""
     model, random, rng = pair[0], np.random.default_rng(5), polydraft.Rng(2)
     trees, rows = scoring.Trees(model, range(30)), scoring.Rows(model, range(30))
@@ -85,7 +85,7 @@ def test_a_tree_is_scored_as_its_paths(pair, tree):
     ("greedy-block", "paths:2,3"), ("traversal", "3,2,1/without-replacement"), ("walk:naive", "3,2,2/top-k"),
     ("nested-priority", "auto"),
 ])  # fmt: skip
-def test_greedy_is_generate_without_us(pair, verifier, tree, mode, monkeypatch):
+def test_greedy_output_equals_plain_generate(pair, verifier, tree, mode, monkeypatch):
     model, draft = pair
     if mode == "rows":
         monkeypatch.setattr(scoring, "takes_trees", lambda model: False)
@@ -113,7 +113,7 @@ def test_greedy_is_generate_without_us(pair, verifier, tree, mode, monkeypatch):
     {"max_length": 12}, {"forced_eos_token_id": 9, "eos_token_id": 9}, {"cache_implementation": "static"},
     {"suppress_tokens": list(range(30))}, {"return_dict_in_generate": True}, {"prefill_chunk_size": 4},
 ])  # fmt: skip
-def test_processors_and_limits(pair, options):
+def test_logits_processors_and_limits(pair, options):
     """What depends on the tokens before is asked at every node; what ends a text ends it in its place."""
     model, draft = pair
     ids = torch.tensor([[1, 2, 3, 4, 5, 6, 7]])
@@ -168,7 +168,7 @@ def distribution_of(model, ids, length, process=None):
     ("traversal", "2,1/without-replacement", 3, 3, {}),
     ("nested-priority", "paths:2,1", 2, 3, {"temperature": 0.6, "top_k": 2, "repetition_penalty": 1.7}),
 ])  # fmt: skip
-def test_the_law_by_enumeration(verifier, tree, length, vocabulary, options):
+def test_output_distribution_by_enumeration(verifier, tree, length, vocabulary, options):
     """Every draw of every step and every decision of `model.generate` is gone through: its distribution is plain sampling's."""
     model = tiny.llama(vocabulary=vocabulary, layers=2, width=16, seed=4, scale=0.4)
     draft, ids = tiny.first_layers(model), torch.tensor([[0, 1]])
@@ -205,7 +205,7 @@ def g_test_of(model, draft, ids, runs, length, **options):
     return polydraft.g_test(list(exact.values()), list(counts.values()))
 
 
-def test_the_law_by_g_test(monkeypatch):
+def test_output_distribution_by_g_test(monkeypatch):
     model = tiny.llama(vocabulary=8, layers=2, seed=1)
     draft, ids = tiny.first_layers(model), torch.tensor([[1, 2, 3]])
     statistic, freedom, p = g_test_of(model, draft, ids, 500, 2, paths=4, depth=3)
@@ -237,7 +237,7 @@ def test_seeds_and_statistics(pair):
     assert model.generate(ids, custom_generate=inside.generate, draft_model=draft, seed=5, **options).tolist() == one.tolist()
 
 
-def test_drafts_of_another_width(pair):
+def test_draft_with_other_vocabulary_size(pair):
     """Models of one tokenizer, padded differently."""
     model = pair[0]
     ids = torch.tensor([[1, 2, 3]])
@@ -247,7 +247,7 @@ def test_drafts_of_another_width(pair):
         assert speculate(model, draft, ids, do_sample=False, max_new_tokens=15).tolist() == plain.tolist()
 
 
-def test_models_that_take_no_trees():
+def test_models_without_tree_masks_use_rows():
     """Attention in a sliding window, and positions by ALiBi: a row for each path, and the same text."""
     models = [
         transformers.MistralForCausalLM(transformers.MistralConfig(
@@ -267,7 +267,7 @@ def test_models_that_take_no_trees():
         assert speculate(model, draft, ids, do_sample=False, max_new_tokens=20).tolist() == plain.tolist()
 
 
-def test_refusals(pair):
+def test_rejects_unsupported_arguments(pair):
     model, draft = pair
     ids = torch.tensor([[1, 2, 3]])
     with pytest.raises(Unsupported, match="a single path"):

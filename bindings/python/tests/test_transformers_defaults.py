@@ -28,7 +28,7 @@ def generate(model, ids=IDS, **options):
     return text.tolist(), report
 
 
-def test_the_tree_is_one_path_by_what_steps_cost(pair, monkeypatch):
+def test_default_tree_follows_measured_costs(pair, monkeypatch):
     model, draft = pair
     measured = []
     real = host.Loop._measured
@@ -53,7 +53,7 @@ def test_the_tree_is_one_path_by_what_steps_cost(pair, monkeypatch):
 
 
 @pytest.mark.parametrize("room", [20, 100, 200, 512])
-def test_measured_steps_fit_the_models_positions(room):
+def test_measurement_fits_model_positions(room):
     """Learned positions end somewhere, and a prompt may be longer than what is measured after."""
     config = transformers.GPT2Config(
         vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=room, bos_token_id=None, eos_token_id=None,
@@ -67,7 +67,7 @@ def test_measured_steps_fit_the_models_positions(room):
             assert generate(model, ids, **draft, **settings)[0] == model.generate(ids, **settings).tolist()
 
 
-def test_costs_from_steps():
+def test_costs_from_step_times():
     """A pass of the draft takes 2, the first one 3 more, the target's 10 and 1 for each token; half of the chains fail."""
     measurement = costs.Measurement()
     while measurement.goes_on():
@@ -91,11 +91,11 @@ def test_costs_from_steps():
     ({"paths": 3, "depth": 2}, "paths:3,2"), ({"tree": "2,1"}, "2,1"), ({"loop": "device"}, "paths:1,4"),
     ({"loop": "device", "depth": 2}, "paths:2,2"),
 ])  # fmt: skip
-def test_trees_that_are_named_in_part(pair, options, tree):
+def test_partly_specified_trees(pair, options, tree):
     assert generate(pair[0], draft_model=pair[1], do_sample=False, max_new_tokens=8, **options)[1]["tree"] == tree
 
 
-def test_trees_are_those_of_the_verifier(pair):
+def test_tree_uses_scheme_of_verifier(pair):
     """By name, with the draws that it is exact for."""
     settings = dict(draft_model=pair[1], do_sample=False, max_new_tokens=12)
     plain = pair[0].generate(IDS, do_sample=False, max_new_tokens=12).tolist()
@@ -115,7 +115,7 @@ def test_trees_are_those_of_the_verifier(pair):
 
 
 @pytest.mark.parametrize("none", [None, "none"])
-def test_the_verifier_none_is_plain_decoding(pair, none):
+def test_verifier_none_is_plain_decoding(pair, none):
     model, draft = pair
     plain = model.generate(IDS, do_sample=False, max_new_tokens=12).tolist()
     for given in ({}, {"draft_model": draft}, {"draft_model": "ngram"}):
@@ -132,7 +132,7 @@ def test_the_verifier_none_is_plain_decoding(pair, none):
         generate(model, verifier=none, loop="device", max_new_tokens=5)
 
 
-def test_the_law_of_plain_decoding_by_enumeration():
+def test_plain_decoding_distribution_by_enumeration():
     model = tiny.llama(vocabulary=3, layers=2, width=16, seed=4, scale=0.4)
     ids, got = torch.tensor([[0, 1]]), {}
 
@@ -149,13 +149,13 @@ def test_the_law_of_plain_decoding_by_enumeration():
     (["ngram"], "got list"), (3, "got int"), ("self", "got 'self'"), ("nope", "got 'nope'"),
     ("none", "got 'none' \\(give verifier=\"none\""), ("auto", "got 'auto' \\(leave it out"),
 ])  # fmt: skip
-def test_what_is_no_draft_is_refused_in_words(pair, draft, got):
+def test_rejects_invalid_drafts(pair, draft, got):
     expected = 'polydraft: expected draft_model to be a causal model, .*"mtp" or "ngram", ' + got
     with pytest.raises(ValueError, match=expected):
         generate(pair[0], draft_model=draft, max_new_tokens=5)
 
 
-def test_ngrams_draft_where_no_draft_is_named(pair):
+def test_default_draft_is_ngrams(pair):
     model, ids = pair[0], torch.tensor([[5, 6, 7, 8] * 6])
     settings = dict(do_sample=False, max_new_tokens=60)
     plain = model.generate(ids, **settings).tolist()
@@ -169,7 +169,7 @@ def test_ngrams_draft_where_no_draft_is_named(pair):
         generate(model, loop="device", **settings)
 
 
-def test_the_law_with_ngrams_by_enumeration():
+def test_ngram_output_distribution_by_enumeration():
     model = tiny.llama(vocabulary=3, layers=2, width=16, seed=4, scale=0.4)
     ids, got = torch.tensor([[0, 1, 0, 1, 2]]), {}
 

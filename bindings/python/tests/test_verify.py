@@ -9,7 +9,7 @@ TREES = ["paths:2,2", "delayed:1,2,1", "2,2/without-replacement", "2,1/top-k", "
 
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("verifier", [v for v in polydraft.VERIFIERS if "walk:" not in v] + ["walk:priority", "walk:naive"])
-def test_every_law_is_the_targets(verifier, tree):
+def test_verifiers_emit_target_distribution(verifier, tree):
     """By enumeration of the very code that runs; a verifier that is not exact for a tree refuses it."""
     target, draft = polydraft.random_tables(2, 3, seed=2)
     if not Verifier(verifier).supports(tree):
@@ -25,7 +25,7 @@ def test_every_law_is_the_targets(verifier, tree):
 
 
 @pytest.mark.parametrize("size", [(1, 10**5), (10**6, 1), (2, 10**6)])
-def test_tables_have_an_end(size):
+def test_rejects_too_large_tables(size):
     with pytest.raises(TooLarge, match="numbers"):
         polydraft.random_tables(*size)
 
@@ -63,7 +63,7 @@ def test_drafts_by_level():
 
 
 @pytest.mark.parametrize("tree", ["paths:4,3", "3,2,1", "delayed:1,3,2", "3,2/without-replacement", "2,2/top-k"])
-def test_what_others_drew_is_what_is_drawn_here(tree):
+def test_given_draft_equals_drawn_draft(tree):
     """The same arrays, handed in as if an engine had drawn them, give the same decisions."""
     rng = np.random.default_rng(7)
     for seed in range(20):
@@ -88,7 +88,7 @@ def test_what_others_drew_is_what_is_drawn_here(tree):
         assert one.tokens == other.tokens == whole.tokens and one.accepted == other.accepted
 
 
-def test_paths_of_others():
+def test_drafts_from_paths():
     rng = np.random.default_rng(3)
     row = {}
 
@@ -123,13 +123,13 @@ def test_paths_of_others():
         (([], [], None), "one length"),
     ],
 )
-def test_what_cannot_have_been_drawn(arguments, message):
+def test_rejects_impossible_drafts(arguments, message):
     tokens, parents, counts = arguments
     with pytest.raises(InvalidInput, match=message):
         Draft.given(tokens, parents, np.zeros((4, 4), dtype=np.float32), counts)
 
 
-def test_absurd_numbers_of_draws_are_refused_at_once():
+def test_rejects_too_many_draws_immediately():
     distributions = np.zeros((3, 4), dtype=np.float32)
     for counts in ([0, 1, 4_000_000_000], [0, 2**19, 2**19 + 1]):
         with pytest.raises(TooLarge, match=f"at most 1048576 draws in all, got {sum(counts)}"):
@@ -139,14 +139,14 @@ def test_absurd_numbers_of_draws_are_refused_at_once():
     assert given.counts.tolist() == [0, 3, 2]
 
 
-def test_what_the_draft_never_says_cannot_have_been_drawn():
+def test_rejects_draft_tokens_of_probability_zero():
     with pytest.raises(Unsupported, match="iid can draw"):
         Draft.given([0, 1], [-1, 0], [[0.0, -np.inf]])
     with pytest.raises(InvalidInput, match="at least 2 rows"):
         Draft.given([0, 1, 1], [-1, 0, 1], [[0.0, 0.0]])
 
 
-def test_batches_are_their_parts():
+def test_batch_equals_single_calls():
     rng = np.random.default_rng(9)
     drafts = [grown("paths:3,3", rng, Rng(seed), vocabulary=40)[0] for seed in range(16)]
     targets = [logits(rng, len(draft), 40) for draft in drafts]
@@ -164,7 +164,7 @@ def test_batches_are_their_parts():
         polydraft.verify(drafts, targets[1:], list(range(16)))
 
 
-def test_refusals():
+def test_rejects_invalid_arguments():
     draft, _ = grown("paths:2,2", np.random.default_rng(1), Rng(1))
     with pytest.raises(Unsupported, match="verifier token: expected a single path, got 2 i.i.d. paths"):
         polydraft.verify(draft, logits(np.random.default_rng(1), len(draft)), verifier="token")
@@ -189,7 +189,7 @@ def test_refusals():
         polydraft.verify(draft, [polydraft.Distribution([1.0])] * len(draft), sampling=Sampling())
 
 
-def test_a_loop_of_ones_own_is_enumerated():
+def test_enumerates_custom_decode_loop():
     """The law of a whole loop, drafts and decisions of several steps, through Python."""
     target, draft = polydraft.random_tables(2, 3, seed=8)
     length = 3
@@ -212,7 +212,7 @@ def test_a_loop_of_ones_own_is_enumerated():
         assert got == pytest.approx(expected, abs=1e-12)
 
 
-def test_trees_that_learn():
+def test_auto_tree_adapts_to_acceptance():
     """`auto` looks at what became of drafts: with a draft that is always right it drafts more than with one that never is."""
     drafted = {}
     for right in (True, False):
@@ -229,7 +229,7 @@ def test_trees_that_learn():
     assert drafted[True] > 3 * drafted[False]
 
 
-def test_settings():
+def test_settings_as_dictionaries():
     """Dictionaries are the library's own records."""
     tree = Tree({"tree": "paths", "paths": 4, "depth": 8})
     assert repr(tree) == "Tree('paths:4,8')" and Verifier({"verifier": "walk", "rule": "k-seq"}).name == "spectr"
@@ -240,7 +240,7 @@ def test_settings():
             Tree(wrong)
 
 
-def test_a_dictionary_with_a_name_alone_is_that_name():
+def test_dictionary_with_only_a_name_equals_the_name():
     for name in ("binary", "3,2/top-k", "paths:4,8", "auto"):
         assert repr(Tree({"tree": name})) == repr(Tree(name))
     assert Verifier({"verifier": "walk:hub"}).name == "walk:hub"
@@ -250,7 +250,7 @@ def test_a_dictionary_with_a_name_alone_is_that_name():
         Tree({"tree": "binary", "depth": 3})
 
 
-def test_a_name_is_a_tree_for_the_verifier_that_is_known():
+def test_tree_name_is_resolved_for_verifier():
     hub = Verifier("walk:hub")
     for name in ("binary", "3,2", {"tree": "2,2"}, "stop-below:0.2,2,2"):
         assert hub.supports(name) and not hub.supports(Tree(name))
@@ -266,7 +266,7 @@ def test_a_name_is_a_tree_for_the_verifier_that_is_known():
         polydraft.exact_distribution("walk:hub", Tree("2,2"), target, draft)
 
 
-def test_sequoia_trees_are_made_from_acceptances(tmp_path):
+def test_sequoia_trees_need_acceptances(tmp_path):
     rates, file = [0.6, 0.2, 0.1], tmp_path / "rates.json"
     file.write_text('{"acceptance": [0.6, 0.2, 0.1]}')
     tree = Tree("sequoia:5", acceptance=rates)
@@ -287,7 +287,7 @@ def test_sequoia_trees_are_made_from_acceptances(tmp_path):
         Tree("sequoia:5", acceptance=[0.9, 0.9])
 
 
-def test_tables():
+def test_table_models():
     model = TableModel({(): [0.5, 0.5], (1,): [0.25, 0.75]})
     assert model.vocabulary == 2 and model.distribution([0, 1]).probability(1) == 0.75
     assert TableModel.from_json('{"vocabulary": 2, "next": {"": [1, 0]}}').distribution([]).argmax() == 0

@@ -13,7 +13,7 @@ from polydraft.transformers.caller import caller_argument  # noqa: E402
 from polydraft.transformers.generate import MADE_HERE  # noqa: E402
 
 
-def test_what_generate_hands_over():
+def test_arguments_passed_by_generate():
     """`assistant_model` and `streamer` do not arrive as arguments; if they do one day, nobody looks for them."""
     model, seen = tiny.llama(), {}
 
@@ -44,7 +44,7 @@ def test_what_generate_hands_over():
     assert {*seen["rest"]} <= {*MADE_HERE} and "use_cache" in seen["rest"]
 
 
-def test_our_arguments_are_not_those_of_generate():
+def test_argument_names_do_not_clash_with_generate():
     """A name that `generate` or a model's forward has would not reach us, or not only us."""
     theirs = set(inspect.signature(transformers.GenerationMixin.generate).parameters)
     theirs |= set(inspect.signature(transformers.GenerationMixin._sample).parameters)

@@ -195,7 +195,7 @@ class Verification:
         return torch.zeros(self.size[0], dtype=torch.long, device=self.tokens.device)
 
     def pool(self, level: slice | int) -> tuple[torch.Tensor, ...]:
-        """Returns lengths, the tail's ratio and each drafted token's knot, at nodes of all paths."""
+        """Returns lengths, the tail's ratio and drafted tokens' knots, at nodes of all paths."""
         p = self.target[self.target_rows[..., : self.size[2]][..., level]]
         q = self.draft[self.draft_rows[..., level]]
         r = plain_shares.pooled_ratio(p, q, None)

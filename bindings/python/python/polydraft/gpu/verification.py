@@ -124,7 +124,7 @@ def check(
         given[name] = rows
     if given["draft"].vocabulary != given["target"].vocabulary:
         sizes = f"{given['draft'].vocabulary} and {given['target'].vocabulary}"
-        raise ValueError(f"verify: draft and target must have the same vocabulary size, got {sizes}")
+        raise ValueError(f"verify: draft and target must share a vocabulary size, got {sizes}")
     if given["draft"].block != given["target"].block:
         raise ValueError("verify: the rows of draft and target must have the same block size")
     needed = method.coins(k, l) + l + 1
