@@ -1,4 +1,4 @@
-//! The oracles against each other and against `priority`, by exact enumeration.
+//! Compares the reference solvers with each other and with `priority`, by exact enumeration.
 
 use polydraft::conformance::{Case, Report, cases};
 use polydraft::coupling::priority::{self, Form};
@@ -9,11 +9,11 @@ use polydraft_reference::{ReferenceKind, emitted, importance, linear_program, op
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-/// How far optima may differ.
+/// Maximum difference between optima.
 const CLOSE: f64 = 1e-9;
 
-/// Calls `look` with every case of these schemes: 121 hand-made and `random` random ones for each V
-/// ≤ 6 and n ≤ 4.
+/// Calls `look` with every case of these schemes: for each V ≤ 6 and n ≤ 4, 121 fixed cases and
+/// `random` random ones.
 fn every_case(schemes: &[Drafting], random: usize, mut look: impl FnMut(&Case)) -> usize {
     let mut rng = ChaCha8Rng::seed_from_u64(11);
     let mut seen = 0;
@@ -38,8 +38,8 @@ fn built(name: &str) -> Box<dyn Rule> {
     name.parse::<ReferenceKind>().unwrap().build().unwrap()
 }
 
-/// `check` proves the distribution; the optimum is the minimum over all subsets, of the conformance
-/// runner and of our own.
+/// Checks that a rule is exact (`check`) and optimal: its acceptance equals the minimum over all
+/// subsets, as computed by the conformance runner and by this crate.
 fn is_optimal(name: &str, schemes: &[Drafting], random: usize) {
     let mut rule = built(name);
     let seen = every_case(schemes, random, |case| {
@@ -87,7 +87,7 @@ fn rejects_highs_without_its_feature() {
     assert_eq!(linear_program::Settings::default().solver.name(), "microlp");
 }
 
-/// Subsets, formulas, cuts and `priority`, without any solver.
+/// Compares subsets, formulas, cuts and `priority`, without any solver.
 #[test]
 fn optima_agree() {
     let exact = priority::Settings { form: Form::Exact, ..priority::Settings::default() };
@@ -121,8 +121,8 @@ fn optima_agree() {
     });
 }
 
-/// As published the distribution is off, but by no more than 15τ, and the acceptance by no more
-/// than 10τ: by enumeration.
+/// In published mode the distribution deviates by at most 15τ, and the acceptance by at most 10τ,
+/// by enumeration.
 #[test]
 fn global_resolution_as_published() {
     let (mut solved, mut gave_up, mut worst_distribution, mut worst_acceptance) =
@@ -156,11 +156,11 @@ fn global_resolution_as_published() {
          {worst_acceptance} tau"
     );
     assert!(gave_up * 10 < solved, "{gave_up} {solved}");
-    // It really is an approximation: a check that could not fail would not see this.
+    // The deviation is measurable: otherwise the check above would prove nothing.
     assert!(worst_distribution > 1.0 && worst_acceptance > 0.1);
 }
 
-/// Repaired, the distribution is exact, and the acceptance still within 10τ.
+/// In repaired mode the distribution is exact, and the acceptance still within 10τ.
 #[test]
 fn global_resolution_repaired() {
     let mut fallbacks = 0;
@@ -182,8 +182,8 @@ fn global_resolution_repaired() {
     assert!(fallbacks > 100, "{fallbacks}");
 }
 
-/// With the whole vocabulary in the program, two i.i.d. drafts reach the optimum (to the solver's
-/// tolerance).
+/// With the full vocabulary in the program, two i.i.d. drafts reach the optimum, to the solver's
+/// tolerance.
 #[test]
 fn importance_weighted_selection() {
     use importance::{Selection, Settings};

@@ -1,5 +1,5 @@
-//! Where the tokens are that `nested-priority` is below the bound of any verifier (docs/theory.md,
-//! section 8).
+//! Locates the tokens that `nested-priority` loses against the bound for any verifier
+//! (docs/theory.md, section 8).
 
 use polydraft::VerifierKind;
 use polydraft::conformance::tree::{ContextDistributions, Pair, exact, random_pair};
@@ -11,7 +11,7 @@ use polydraft_reference::paths::{First, Limits, PathProblem, multi_path_optimum_
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// The distribution of the first token that `nested-priority` selects: theorem 6.
+/// Distribution of the first token that `nested-priority` selects (theorem 6).
 fn selected(target: &Distribution, draft: &Distribution, count: usize) -> Vec<f64> {
     let mut tokens: Vec<(Token, Entry)> = draft
         .support()
@@ -30,19 +30,21 @@ fn selected(target: &Distribution, draft: &Distribution, count: usize) -> Vec<f6
     probs
 }
 
-/// Tokens per call, from the bound downwards: each does one thing more as the verifier does it.
+/// Tokens per call, from the bound downwards: each step adds one property of the verifier.
 #[derive(Debug, Default, Clone, Copy)]
 struct Ladder {
     bound: f64,
-    /// The first token is accepted as often as it can be.
+    /// The first token is accepted as often as possible.
     accepted: f64,
-    /// And selected by the verifier's distribution of it, not another one that is as good.
+    /// The first token also has the verifier's selection distribution, instead of an equally good
+    /// one.
     selected: f64,
-    /// The verifier, without proportional sharing.
+    /// The verifier without proportional sharing.
     complete: f64,
-    /// The verifier as it is by default.
+    /// The verifier with default settings.
     nested: f64,
-    /// Interval shares in place of spread shares; with a new segment at every node; node by node.
+    /// Variants: interval shares instead of spread shares; a new segment at every node; node by
+    /// node.
     intervals: f64,
     anew: f64,
     walk: f64,
@@ -77,7 +79,7 @@ fn ladder(pair: &Pair, vocabulary: usize, depth: usize, paths: usize) -> Ladder 
     }
 }
 
-/// Add `-- --nocapture` for the table.
+/// Run with `-- --nocapture` to print the table.
 #[test]
 fn where_the_rest_lies() {
     let mut rng = ChaCha8Rng::seed_from_u64(33);
@@ -102,7 +104,7 @@ fn where_the_rest_lies() {
                 complete - anew,
                 complete - walk,
             ];
-            // Each step down is a further condition; the solver's answers are good to a millionth.
+            // Each step is an additional condition; solver results are accurate to 1e-6.
             for (index, step) in steps[..3].iter().enumerate() {
                 assert!(*step > -1e-6, "step {index}: {found:?}\n{pair:?}");
             }
@@ -118,11 +120,11 @@ fn where_the_rest_lies() {
     }
     let row: Vec<String> = sum.iter().map(|lost| format!("{:8.5}", lost / pairs)).collect();
     println!("mean            | {}", row.join(" "));
-    // Most of what is lost is lost in the shares, which do not know what comes below.
+    // Most of the loss is in the shares, which do not take the following tokens into account.
     assert!(sum[2] > sum[0] && sum[2] > sum[1] && sum[3] < 1e-4 * sum[2].max(1e-3), "{sum:?}");
 }
 
-/// One level: nothing is lost, whatever the first token is asked for.
+/// With one level nothing is lost, whatever the condition on the first token.
 #[test]
 fn with_one_level_all_are_equal() {
     let mut rng = ChaCha8Rng::seed_from_u64(34);
@@ -137,8 +139,8 @@ fn with_one_level_all_are_equal() {
     }
 }
 
-/// `draft` with some tokens never drafted: none, one of the vocabulary, the least likely one at
-/// each node, or any at half of the nodes.
+/// `draft` without some tokens: none, one of the vocabulary, the least likely one at each node, or
+/// any at half of the nodes.
 fn lacking(pair: &Pair, how: usize, rng: &mut ChaCha8Rng) -> Pair {
     let size = pair.draft[&vec![]].vocabulary();
     let always = rng.next_u32() as usize % size;
@@ -162,8 +164,8 @@ fn lacking(pair: &Pair, how: usize, rng: &mut ChaCha8Rng) -> Pair {
     Pair { target: pair.target.clone(), draft: draft.into_iter().collect() }
 }
 
-/// Which of the masses with the largest acceptance serve the tokens drawn next. Add
-/// `-- --nocapture` for the table.
+/// Compares the masses with the largest acceptance by their effect on following tokens. Run with
+/// `-- --nocapture` to print the table.
 #[test]
 fn which_masses() {
     let mut rng = ChaCha8Rng::seed_from_u64(35);

@@ -1,5 +1,5 @@
-//! Properties that need larger vocabularies: truncation, size limits, time limits, and enumeration
-//! that finds faults.
+//! Properties that need larger vocabularies: truncation, size limits, time limits, and detection of
+//! faults by enumeration.
 
 use polydraft::coupling::{Emission, EmittedDistribution, Rule, RuleSettings};
 use polydraft::random::RandomSource;
@@ -12,7 +12,8 @@ use polydraft_reference::{ReferenceKind, emitted, max_flow, optimum};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// A peaked pair of distributions: logits up to 6 apart, the draft's off by up to `error`.
+/// Returns a peaked pair of distributions: logits differ by up to 6, and the draft's are off by up
+/// to `error`.
 fn pair(vocabulary: usize, error: f64, seed: u64) -> (Distribution, Distribution) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut uniform = || f64::from(rng.next_u32()) / f64::from(u32::MAX);
@@ -53,8 +54,8 @@ fn solvers_agree_on_larger_problems() {
     }
 }
 
-/// Two distinct drafts of 300 tokens, where no subsets can be listed: the cut, maximum flow, and
-/// slackness.
+/// Two distinct drafts from 300 tokens, too many to list subsets: compares the cut, maximum flow
+/// and slackness.
 #[test]
 fn minimum_cut_of_two_distinct_drafts() {
     let mut rng = ChaCha8Rng::seed_from_u64(0);
@@ -78,7 +79,8 @@ fn minimum_cut_of_two_distinct_drafts() {
     }
 }
 
-/// With tuples left out on both sides: published within 15τ and 10τ, repaired exact.
+/// With omitted tuples in both systems, published mode stays within 15τ and 10τ, and repaired mode
+/// is exact.
 #[test]
 fn truncation() {
     let mut truncated = 0;
@@ -183,10 +185,10 @@ fn rejects_too_large_problems_with_the_limit() {
     assert!(message("slackness", Drafting::WithoutReplacement, 3).contains("variables"));
     let powers = message("max-flow", Drafting::WithoutReplacement, 60);
     assert!(powers.contains("variables for 60 drafts") && powers.len() < 200, "{powers}");
-    // Nothing would fit.
+    // No size would fit.
     let hub = message("linear-program", Drafting::Hub, 10_000);
     assert!(hub.contains("at most 50000 variables, got"), "{hub}");
-    // These have few token sets, however large the vocabulary.
+    // These schemes have few token sets, however large the vocabulary.
     assert_eq!(message("max-flow", Drafting::Greedy, 3), "");
     assert_eq!(message("slackness", Drafting::Hub, 2), "");
 
@@ -225,7 +227,7 @@ fn settings_out_of_range() {
     }
 }
 
-/// Emits its first draft, whatever it is.
+/// A faulty rule that always accepts its first draft.
 struct Credulous;
 
 impl Rule for Credulous {
@@ -271,9 +273,9 @@ fn enumerator_covers_emitted_tokens() {
     assert!(emitted(&mut Credulous, problem).unwrap_err().to_string().contains("100000 tuples"));
 }
 
-/// Every stage of importance sorts the vocabulary: as many as can be sorted in a tenth of a second
-/// or so are taken, one more is refused before anything is sorted, and a walk leaves such a node to
-/// another rule, and counts it.
+/// Every stage of importance-weighted selection sorts the vocabulary. As many stages are accepted
+/// as take about a tenth of a second. One more is rejected before sorting; in a walk, a fallback
+/// rule handles such a node and is counted.
 #[test]
 fn importance_rejects_problems_that_take_minutes() {
     let vocabulary = 1 << 17;

@@ -1,11 +1,11 @@
-//! The linear programs over paths against closed forms.
+//! Compares linear programs over paths with closed forms.
 
 use polydraft::{Distribution, Error, Problem, Proposal, Result, Token, acceptance};
 use polydraft_reference::paths::{Limits, PathProblem, multi_path_optimum, single_path_optimum};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Random next-token distributions, one for each context, the draft's mixed with the target's.
+/// Random next-token distributions by context; the draft's are mixed with the target's.
 struct Toy {
     vocabulary: usize,
     depth: usize,
@@ -64,7 +64,7 @@ impl Toy {
         .unwrap()
     }
 
-    /// Σ b over all prefixes: what block verification emits.
+    /// Returns Σ b over all prefixes, the expected number of tokens of block verification.
     fn block(&self, context: &mut Vec<Token>, budget: f64, drafted: f64) -> f64 {
         if context.len() == self.depth {
             return budget;
@@ -96,7 +96,7 @@ fn one_path_is_block_verification() {
     }
 }
 
-/// At depth 1 paths are drafts: one token more than the optimal acceptance.
+/// At depth 1 paths are drafts: the optimum is one token plus the optimal acceptance.
 #[test]
 fn paths_of_one_token_are_drafts() {
     for (vocabulary, paths) in [(2, 2), (2, 4), (3, 3), (4, 2), (5, 3)] {
@@ -111,7 +111,8 @@ fn paths_of_one_token_are_drafts() {
     }
 }
 
-/// More paths never hurt, all L + 1 tokens is the most, and a draft that is the target gets it.
+/// More paths never reduce the optimum, L + 1 is its maximum, and a draft equal to the target
+/// reaches it.
 #[test]
 fn order_and_ends() {
     for (vocabulary, depth, most) in [(3, 2, 3), (2, 3, 3), (4, 2, 2), (2, 4, 2)] {
@@ -133,8 +134,8 @@ fn order_and_ends() {
     }
 }
 
-/// By hand: the target writes a, the draft a with probability 1/2 each time. K paths reach depth d
-/// with probability 1 − (1 − 2^−d)^K.
+/// A case solved by hand: the target always generates a, and the draft generates a with probability
+/// 1/2. K paths reach depth d with probability 1 − (1 − 2^−d)^K.
 #[test]
 fn one_hot_target() {
     let target = |_: &[Token]| Distribution::one_hot(2, 0);
@@ -173,8 +174,8 @@ fn refusals() {
     assert!(matches!(error, Err(Error::Length { got: 3, .. })));
 }
 
-/// The program as it is stated: a variable for each tuple of paths and each sequence that may be
-/// emitted, equalities for tuples and for full sequences.
+/// The program in its original form: a variable per tuple of paths and emitted sequence, with
+/// equalities for tuples and for full sequences.
 fn stated(toy: &Toy, paths: usize) -> f64 {
     use microlp::{ComparisonOp, LinearExpr, OptimizationDirection, Problem};
     let (v, l) = (toy.vocabulary, toy.depth);
@@ -183,7 +184,7 @@ fn stated(toy: &Toy, paths: usize) -> f64 {
             .map(|code| (0..length).map(|i| (code / v.pow(i as u32) % v) as Token).collect())
             .collect()
     };
-    // The last token of a full sequence has some distribution; which does not matter.
+    // The distribution of a full sequence's last token does not matter.
     let p = |from: usize, to: &[Token]| -> f64 {
         (from..to.len())
             .map(|i| {
@@ -244,7 +245,7 @@ fn the_program_as_stated_has_the_same_optimum() {
         for seed in 0..5 {
             let toy = Toy::new(vocabulary, depth, seed as f64 * 0.2, 200 + seed);
             let (got, expected) = (toy.optimum(paths), stated(&toy, paths));
-            // The stated program is held to 1e-7 by its solver, in each of up to 1,024 rows.
+            // The solver's tolerance is 1e-7 in each of up to 1,024 rows.
             assert!(
                 (got - expected).abs() < 1e-6,
                 "{vocabulary} {depth} {paths} {seed}: {got} {expected}"

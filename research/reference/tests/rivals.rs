@@ -1,4 +1,4 @@
-//! Published verifiers that are not offered, because their output does not have the target's
+//! Published verifiers that are not supported, because their output does not have the target's
 //! distribution (docs/theory.md, section 13).
 
 use std::collections::HashMap;
@@ -12,18 +12,18 @@ use polydraft::{
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-/// Hierarchical speculative decoding (HSD; Zhou et al. 2026, arXiv 2601.05724) of one path, as its
-/// authors' program does it (github.com/ZhouYuxuanYX/Hierarchical-Speculative-Decoding, commit
-/// 8974510, `algorithm_clean.py`):
-/// 1. The whole path is accepted with the probability min(1, p/q) of all of it.
-/// 2. Else from the end upwards: with P the smaller of p and q of the tokens before a place and Q
-///    their q, the place is taken with probability Σ(P·p − Q·q)+ / max(Σ(P·p − Q·q)+, Σ(Q·q −
-///    P·p)+), or surely where p ≥ q of the tokens with the place's own; the token there is from the
-///    positive part.
+/// Hierarchical speculative decoding (HSD; Zhou et al. 2026, arXiv 2601.05724) of one path, as in
+/// its authors' program (github.com/ZhouYuxuanYX/Hierarchical-Speculative-Decoding, commit 8974510,
+/// `algorithm_clean.py`):
+/// 1. The full path is accepted with probability min(1, p/q) of the path.
+/// 2. Otherwise positions are tried from the end upwards. For the tokens before a position, let Q
+///    be their q and P the smaller of their p and q. The position is chosen with probability Σ(P·p
+///    − Q·q)+ / max(Σ(P·p − Q·q)+, Σ(Q·q − P·p)+), or with certainty if p ≥ q for the tokens up to
+///    and including the position's own. Its token is drawn from the positive part.
 struct Hsd;
 
 impl Hsd {
-    /// The probability that a place is taken, and what its token is drawn from.
+    /// Returns the probability that a position is chosen, and the distribution of its token.
     fn location(
         draft: &Draft,
         target: &dyn TargetDistributions,
@@ -89,8 +89,8 @@ fn tokens(verifier: &mut dyn Verifier, depth: usize, pair: &Pair) -> (f64, f64) 
     (found.block_efficiency, found.deviation)
 }
 
-/// On its authors' own example, p = (1/3, 2/3) against q = (2/3, 1/3): a path of two has 2.333
-/// tokens where no lossless verifier of one path has more than 2.222, and the output is off by
+/// In the authors' own example, p = (1/3, 2/3) and q = (2/3, 1/3), a path of two gives 2.333
+/// tokens, although no lossless verifier of one path exceeds 2.222, and the output deviates by
 /// 0.074.
 #[test]
 fn hierarchical_speculative_decoding_is_not_exact() {
@@ -105,7 +105,8 @@ fn hierarchical_speculative_decoding_is_not_exact() {
     assert!((most - 20.0 / 9.0).abs() < 1e-12 && deviation < 1e-12);
     let (own, deviation) = tokens(&mut Hsd, 2, &pair);
     assert!((own - 7.0 / 3.0).abs() < 1e-12 && (deviation - 2.0 / 27.0).abs() < 1e-12);
-    // With one token it is single-draft speculative sampling; with more it is off nearly always.
+    // With one token it equals single-draft speculative sampling; with more it almost always
+    // deviates.
     let mut rng = ChaCha8Rng::seed_from_u64(81);
     let (mut off, mut above) = (0, 0.0);
     for index in 0..60 {

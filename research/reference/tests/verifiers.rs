@@ -1,4 +1,4 @@
-//! Tree verifiers against what any verifier can reach.
+//! Compares tree verifiers with the maximum that any lossless verifier can reach.
 
 use polydraft::VerifierKind;
 use polydraft::conformance::case_count;
@@ -35,8 +35,8 @@ fn no_verifier_exceeds_the_linear_program_and_nested_priority_is_close() {
         for index in 0..case_count(count) {
             let agreement = [0.0, 0.4, 0.8][index % 3];
             let adversarial = index % 2 == 1;
-            // Coefficients of such different sizes the solver refuses; verifiers are enumerated
-            // with them elsewhere.
+            // The solver rejects coefficients of such different sizes; other tests enumerate
+            // verifiers with them.
             let spread = |probs: &Distribution| probs.support().any(|(_, p)| p < 1e-9);
             let pair = (0..)
                 .map(|_| random_pair(vocabulary, depth, agreement, adversarial, &mut rng).unwrap())
@@ -46,7 +46,7 @@ fn no_verifier_exceeds_the_linear_program_and_nested_priority_is_close() {
             let policy = PolicyKind::paths(paths, depth).build().unwrap();
             for kind in VerifierKind::all_with(&polydraft_reference::rules()) {
                 let mut verifier = kind.build().unwrap();
-                // Drafts by shared clocks are no i.i.d. paths.
+                // Drafts with shared randomness are not i.i.d. paths.
                 if verifier.supports(&policy.form()).is_err() || verifier.uses_shared_randomness() {
                     continue;
                 }
@@ -66,7 +66,7 @@ fn no_verifier_exceeds_the_linear_program_and_nested_priority_is_close() {
                 match kind.to_string().as_str() {
                     "nested-priority" => gap += bound - found.block_efficiency,
                     "walk:priority" => walk_gap += bound - found.block_efficiency,
-                    // No method for a single path is better.
+                    // No single-path method is better.
                     "block" => assert!(found.block_efficiency >= bound - 1e-8, "{found:?} {bound}"),
                     _ => {}
                 }
@@ -89,14 +89,15 @@ fn no_verifier_exceeds_the_linear_program_and_nested_priority_is_close() {
         mean(intervals_gap),
         mean(walk_gap)
     );
-    // Spreading shares closes much of the gap that intervals leave.
+    // Spread shares close much of the gap that interval shares leave.
     assert!(
         gap < 0.7 * intervals_gap && intervals_gap < walk_gap,
         "{gap} {intervals_gap} {walk_gap}"
     );
 }
 
-/// As published Global Resolution does not have the target's distribution: no verifier takes it.
+/// Global Resolution as published does not have the target's distribution, so no verifier accepts
+/// it.
 #[test]
 fn walks_take_exact_rules_only() {
     let mode = Mode::Published;
@@ -105,7 +106,7 @@ fn walks_take_exact_rules_only() {
     assert!(walk.build().err().unwrap().to_string().contains("global-resolution"));
 }
 
-/// A walk whose rule cannot do a node is exact all the same, and says how often.
+/// A walk whose rule fails at some nodes is still exact, and reports how often.
 #[test]
 fn walks_fall_back_and_stay_exact() {
     use polydraft_reference::{linear_program, max_flow};
@@ -143,9 +144,9 @@ fn walks_fall_back_and_stay_exact() {
     }
 }
 
-/// Global Resolution as published, in a walk: near the target's distribution where all systems are
-/// solved, further off where one is and the other is not, and its draws from the target are
-/// counted. Repaired it is exact all the same.
+/// Global Resolution as published, in a walk: close to the target's distribution if all systems are
+/// solved, further away if only one of two is. Draws from the target are counted. In repaired mode
+/// it is still exact.
 #[test]
 fn published_walks_are_measured() {
     let mut rng = ChaCha8Rng::seed_from_u64(41);
@@ -153,7 +154,7 @@ fn published_walks_are_measured() {
     let (mut solved, mut drawn, mut worst) = (0, 0, 0.0_f64);
     for index in 0..case_count(60) {
         let pair = random_pair(3, 2, [0.0, 0.4, 0.8][index % 3], false, &mut rng).unwrap();
-        // Three tokens are too many for some systems.
+        // Some systems need more than three tokens.
         for limits in [vec![50], vec![2], vec![1]] {
             let settings = global_resolution::Settings { limits, ..Default::default() };
             let value_of = |mode| {
@@ -181,8 +182,8 @@ fn published_walks_are_measured() {
     assert!(worst > 0.01, "{worst}");
 }
 
-/// Walks with paths of several drafts: exact, and with the solvers as good as anything at one
-/// level, which a minimum cut knows for two.
+/// Walks with paths of several drafts are exact. With reference solvers and one level they reach
+/// the optimum, which a minimum cut computes for two drafts.
 #[test]
 fn walks_of_distinct_drafts() {
     let mut rng = ChaCha8Rng::seed_from_u64(51);

@@ -179,8 +179,8 @@ fn settle_costs(args: &Args, models: &mut Models, ways: &mut [Way]) -> Result<Op
 /// Times all methods, prompt by prompt, for `rounds` rounds of sequences with `max_tokens` tokens.
 /// Stops early when `goes_on`, called before each sequence, returns false. Returns the number of
 /// prompts that all methods have decoded.
-/// Compared rounds have the same prompts, so an incomplete round only counts if it is the first.
-/// first.
+///
+/// Compared rounds have the same prompts, so an incomplete round counts only if it is the first.
 ///
 /// # Errors
 /// Failures of the models and the verifiers.

@@ -1,4 +1,4 @@
-//! Traces of random tables.
+//! Traces of random table models.
 
 #![allow(dead_code)] // each test uses its own part
 
@@ -11,7 +11,7 @@ use polydraft_reference::trace::{FORMAT, Header, Recording, VERSION, Writer};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-/// A header of this tree.
+/// Returns a header for this tree.
 pub fn header(tree: &str, vocabulary: usize, mass: f64) -> Header {
     Header {
         format: FORMAT.to_owned(),
@@ -31,7 +31,7 @@ pub fn header(tree: &str, vocabulary: usize, mass: f64) -> Header {
     }
 }
 
-/// All verifiers that take the drafts of others.
+/// Returns all verifiers that accept drafts from a policy.
 pub fn verifiers() -> Vec<VerifierKind> {
     VerifierKind::all_with(&polydraft_reference::rules())
         .into_iter()
@@ -41,20 +41,20 @@ pub fn verifiers() -> Vec<VerifierKind> {
 
 pub const PROMPTS: [[u32; 2]; 3] = [[0, 1], [1, 1], [1, 0]];
 
-/// The table behind a prompt.
+/// Returns the table models behind a prompt.
 pub fn pair(header: &Header, prompt: usize) -> Pair {
     let depth = header.tree.build().unwrap().depth();
     let mut random = ChaCha8Rng::seed_from_u64(prompt as u64);
     random_pair(header.vocabulary, depth, 0.4, prompt == 1, &mut random).unwrap()
 }
 
-/// The seed of a text.
+/// Returns the seed of a sequence.
 pub fn seed(prompt: usize, text: u32) -> u64 {
     prompt as u64 * 10 + u64::from(text)
 }
 
-/// Shows the drafts at all positions of a text, in order: where, the draft, the target's
-/// distributions.
+/// Calls a function with all positions of a sequence in order: the position, the draft and the
+/// target's distributions.
 pub fn positions(
     header: &Header,
     prompt: usize,
@@ -74,7 +74,7 @@ pub fn positions(
     }
 }
 
-/// The recording of a prompt.
+/// Returns the recording of a prompt.
 pub fn recording(header: &Header, prompt: usize) -> Recording {
     let mut recording = Recording::new(header, &PROMPTS[prompt]);
     for text in 0..header.sequences {
@@ -87,7 +87,7 @@ pub fn recording(header: &Header, prompt: usize) -> Recording {
     recording
 }
 
-/// A trace of all prompts.
+/// Records a trace of all prompts.
 pub fn record(folder: &Path, header: &Header) {
     let mut writer = Writer::create(folder, header).unwrap();
     for prompt in 0..PROMPTS.len() {

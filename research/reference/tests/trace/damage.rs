@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::common::{PROMPTS, header, record, recording};
 
-/// All that a trace says, or what is wrong with it.
+/// Returns all contents of a trace, or the error.
 fn contents(folder: &Path) -> Result<String, Error> {
     let trace = Trace::open(folder)?;
     let tree: &PolicyKind = &trace.header().tree;
@@ -80,7 +80,7 @@ fn cut_and_foreign_files_are_refused_by_name() {
     refused(here, &[&file(1)]);
     fs::write(&second, &sound).unwrap();
 
-    // A shard of another trace that the index was made to name.
+    // The index names a shard of another trace.
     let other = tempfile::tempdir().unwrap();
     record(other.path(), &Header { seed: 5, ..header("paths:3,2", 4, 1.0) });
     fs::copy(other.path().join("trace.json"), here.join("trace.json")).unwrap();
@@ -111,7 +111,7 @@ fn one_shard_can_be_read_alone() {
     assert!(Trace::open(&folder.path().join("index.jsonl")).is_err());
 }
 
-/// Duplicates are rejected: the folder, one of its files, a copy under another name.
+/// Duplicates are rejected: the same folder, one of its files, or a copy under another name.
 #[test]
 fn rejects_duplicates_by_name() {
     let (folder, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -142,7 +142,8 @@ fn rejects_duplicates_by_name() {
     );
 }
 
-/// Who is interrupted at any time goes on, and has in the end what nobody interrupted has.
+/// A recording that is interrupted at any time can be continued, and the result equals that of an
+/// uninterrupted one.
 #[test]
 fn an_interruption_loses_the_last_prompt_at_most() {
     let header = header("paths:2,2", 3, 1.0);
@@ -150,7 +151,7 @@ fn an_interruption_loses_the_last_prompt_at_most() {
     record(complete.path(), &header);
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    // Before anything: the index is made first.
+    // Interrupted after creating the index, before the first shard.
     fs::write(here.join("index.jsonl"), "").unwrap();
     fs::write(here.join("trace.json.part"), "{").unwrap();
     let mut writer = Writer::create(here, &header).unwrap();
@@ -160,7 +161,8 @@ fn an_interruption_loses_the_last_prompt_at_most() {
             .is_err_and(|error| error.to_string().contains("somebody else"))
     );
     drop(writer);
-    // While the second shard is being written, when it is there, and while its line is.
+    // Interrupted while writing the second shard, after writing it, and while writing its index
+    // line.
     fs::write(here.join(file(1) + ".part"), "half").unwrap();
     fs::copy(complete.path().join(file(0)), here.join(file(1))).unwrap();
     let index = here.join("index.jsonl");

@@ -1,5 +1,5 @@
-//! Body of the fuzz target, which reads arbitrary bytes. An ordinary function, so that a test on
-//! stable Rust drives it too.
+//! Body of the fuzz target, which reads arbitrary bytes. It is an ordinary function, so that a test
+//! with stable Rust can call it too.
 
 use std::io::Write;
 
@@ -7,8 +7,8 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use polydraft_reference::trace::Shard;
 
-/// Any bytes as a shard before compression, of as many tokens as the first byte says: an error, or
-/// drafts and distributions.
+/// Reads arbitrary bytes as an uncompressed shard; the first byte is the vocabulary size. The
+/// result is an error, or valid drafts and distributions.
 pub fn shard(bytes: &[u8]) {
     let Some((vocabulary, bytes)) = bytes.split_first() else { return };
     let mut gzip = GzEncoder::new(Vec::new(), Compression::none());

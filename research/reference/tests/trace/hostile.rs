@@ -1,4 +1,4 @@
-//! Files that are whole and yet no shards: numbers that make no sense.
+//! Complete files with invalid contents: numbers that are not a valid shard.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -43,7 +43,7 @@ fn read(file: &[u8], vocabulary: usize) -> Result<(), Error> {
     (0..shard.positions()).try_for_each(|position| shard.position(position).map(drop))
 }
 
-/// A shard of one text, 3 tokens, paths:2,2.
+/// Returns a valid shard with one sequence of 3 tokens, paths:2,2.
 fn sound() -> Vec<u8> {
     let header = Header { sequences: 1, ..header("paths:2,2", 3, 1.0) };
     recording(&header, 0).file(0, "00000000", &"a test".into()).unwrap()
@@ -120,7 +120,7 @@ fn tensors_that_are_none_are_refused_by_name() {
             "{error}"
         );
     }
-    // Another vocabulary than the header says.
+    // Another vocabulary size than in the header.
     assert!(read(&file(&sound_tensors, &metadata), 2).is_err());
     for text in [
         "",
@@ -134,7 +134,7 @@ fn tensors_that_are_none_are_refused_by_name() {
     assert!(read(&file(&sound_tensors, &HashMap::new()), 3).is_err());
 }
 
-/// Small files of very many sequences, and drafts that are larger than the header says.
+/// Rejects small files that claim very many sequences, and drafts larger than the header allows.
 #[test]
 fn rejects_unbounded_runs() {
     let (mut several, metadata) = tensors(&sound());
@@ -164,7 +164,7 @@ fn rejects_unbounded_runs() {
 fn rejects_foreign_files() {
     let sound = sound();
     let mut nothing = GzEncoder::new(Vec::new(), Compression::fast());
-    // A thousand times as large as it looks: read only as far as a shard can be.
+    // Decompresses to a thousand times its size: reading stops at the maximum size of a shard.
     (0..520).for_each(|_| nothing.write_all(&vec![0; 1 << 20]).unwrap());
     for bytes in [&b""[..], b"hello", &sound[..sound.len() - 9], &nothing.finish().unwrap()] {
         let error = read(bytes, 3).unwrap_err().to_string();

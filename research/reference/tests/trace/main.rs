@@ -1,4 +1,4 @@
-//! Traces: what is recorded, what is read of damaged and hostile files, and what is replayed.
+//! Tests of traces: recording, reading damaged and hostile files, and replaying.
 
 mod common;
 mod damage;

@@ -1,4 +1,5 @@
-//! Traces are read as recorded, and verifiers give the same results on them as live.
+//! Traces are read as recorded, and verifiers give the same results on them as in a live
+//! measurement.
 
 use polydraft::PolicyKind;
 use polydraft::conformance::tree::{drafts, exact};
@@ -70,8 +71,7 @@ fn replayed(trace: &Trace, one: &Replay) -> Vec<Sample> {
     in_rounds(&(0..trace.len()).map(|number| read(number).swap_remove(0)).collect::<Vec<_>>())
 }
 
-/// Sums are those of verifiers that look at the same drafts, hands that are dealt from them too, to
-/// the last bit.
+/// Results are bitwise equal to those of verifiers on the same live drafts, also for subsamples.
 #[test]
 fn verifiers_give_the_same_results_as_live() {
     for (tree, requested, paths) in TREES.map(|tree| (tree, tree, None)).into_iter().chain([
@@ -101,7 +101,7 @@ fn verifiers_give_the_same_results_as_live() {
     }
 }
 
-/// The mean over all drafts of the recorded tree is what the tree that is taken from it has by
+/// The mean over drafts extracted from the recorded tree equals the value of the smaller tree
 /// itself.
 #[test]
 fn subsampled_draft_has_the_distribution_of_the_smaller_tree() {
@@ -152,7 +152,7 @@ fn subsampled_draft_has_the_distribution_of_the_smaller_tree() {
             sums.iter_mut().zip(means).for_each(|(all, mean)| all.push(mean));
         }
         for (kind, found) in one.verifiers().iter().zip(sums) {
-            // Of one path, each path is looked at alone.
+            // For a single-path verifier, each path is evaluated on its own.
             let own = match kind.build().unwrap().supports(&requested.build().unwrap().form()) {
                 Ok(()) => requested.clone(),
                 Err(_) => PolicyKind::chain(requested.build().unwrap().depth()),
@@ -177,7 +177,7 @@ fn subsampled_draft_has_the_distribution_of_the_smaller_tree() {
     assert!(checked >= 30, "{checked}");
 }
 
-/// A cut distribution changes little, and says how much is missing at most.
+/// A truncated distribution changes results little, and the omitted mass is reported.
 #[test]
 fn cut_distributions_are_near() {
     let (exact, cut) = (header("paths:3,2", 6, 1.0), header("paths:3,2", 6, 0.9));
