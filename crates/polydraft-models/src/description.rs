@@ -129,7 +129,7 @@ impl Description {
         Ok(Self::open(path)?.0)
     }
 
-    /// Reads everything but the weights, and opens the weights, of which only headers are read.
+    /// Reads everything but the weights. Opens the weights, reading only their headers.
     pub(crate) fn open(path: &Path) -> Result<(Self, Weights)> {
         let (config, language, mut weights) = open(path)?;
         let mut model = Self {

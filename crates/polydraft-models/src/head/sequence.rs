@@ -18,8 +18,8 @@ pub(super) struct SequenceState {
     tokens: Vec<Token>,
     /// Number of tokens whose target states are known.
     received: usize,
-    /// Target states of the positions from `first` on, `[received - first, features]`: those that
-    /// are not computed yet, and the last.
+    /// Target states of the positions from `first` on, `[received - first, features]`: of all
+    /// positions that are not computed yet, and of the last one.
     features: Vec<f32>,
     first: usize,
     /// Number of positions that were computed from the target's states.

@@ -155,8 +155,8 @@ impl SequenceState {
         }
     }
 
-    /// Updates the state after a part was computed. `logits` are those that it wanted, if any, with
-    /// the index of the first.
+    /// Updates the state after a part was computed. `logits` contains the logits that the part
+    /// requested, if any, and the index of its first one.
     pub fn finish_part(&mut self, slots: Range<usize>, logits: Option<(Arc<Vec<f32>>, usize)>) {
         let length = self.tokens.len();
         if slots.start < length {

@@ -1,4 +1,4 @@
-//! Mixture of experts: feed-forward blocks of which every token uses a few.
+//! Mixture of experts: each token uses a few of a layer's feed-forward blocks.
 //!
 //! Problem: a layer has up to hundreds of feed-forward blocks, and each token is computed by the
 //! few with the highest scores.

@@ -247,7 +247,7 @@ impl Loader<'_> {
         Matrix::load(&mut self.weights, parts, columns, self.precision)
     }
 
-    /// Loads a matrix in full precision: tables of which single rows are read, and small matrices.
+    /// Loads a matrix in full precision: tables that are read row by row, and small matrices.
     pub fn unquantised_matrix(&mut self, parts: &[TensorRows], columns: usize) -> Result<Matrix> {
         self.for_use(MatrixUse::RowLookup, parts, columns)
     }

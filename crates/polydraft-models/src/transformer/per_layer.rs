@@ -38,7 +38,7 @@ impl PerLayer {
         Ok(projected.plus(&rows)?.scaled(FRAC_1_SQRT_2))
     }
 
-    /// Input of one layer, `[tokens, width]`, from those of all layers.
+    /// Input of one layer, `[tokens, width]`, given the inputs of all layers.
     pub fn layer_input(&self, all: &Rows, layer: usize) -> Rows {
         all.columns(layer * self.width, self.width)
     }

@@ -1,5 +1,5 @@
-//! Matrices in FP8 as directories have them: one byte per number, and a tensor of scales: one for
-//! all, one per row, or one per block.
+//! FP8 matrices in model directories: one byte per number, and a tensor with one scale for the
+//! matrix, per row or per block.
 
 use safetensors::tensor::Dtype;
 

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use safetensors::tensor::Dtype;
 
-/// Suffixes that make the name of a matrix's scales from its name. Values are multiplied by the
-/// scales in either case, whatever the directory's maker calls the inverse.
+/// Suffixes that turn a matrix's name into the name of its scales. Values are multiplied by the
+/// scales in both cases, although some tools name them inverse scales.
 pub(super) const SCALES: [&str; 2] = ["_scale_inv", "_scale"];
 /// Suffixes of the names of tensors that describe the quantisation of inputs, in place of `weight`,
 /// or after the name of a tensor of all experts.

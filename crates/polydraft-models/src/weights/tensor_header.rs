@@ -6,7 +6,7 @@ use polydraft_kernels::Format;
 /// Bytes of an MXFP4 block without its scale.
 pub(super) const MXFP4_BYTES: usize = MXFP4_BLOCK_SIZE / 2;
 
-/// Name, shape and type of a tensor, as its file's header has them.
+/// Name, shape and type of a tensor, from the header of its file.
 pub(crate) struct TensorHeader {
     pub name: String,
     pub shape: Vec<usize>,
