@@ -6,14 +6,14 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
-# Triton looks at this when it is imported, and other tests may import it first: kernels run on the CPU.
+# Runs kernels on the CPU. Triton reads this at import, and other tests may import it first.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture
 def without_kernels(monkeypatch):
-    """Kernels have tests of their own: in a test of whole models they would take minutes in Triton's interpreter. Tiny models are
-    too small for threads."""
+    """Disables kernels, which have separate tests and would take minutes in Triton's interpreter, and threads, which do not pay
+    off for tiny models."""
     torch = pytest.importorskip("torch")
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     threads = torch.get_num_threads()

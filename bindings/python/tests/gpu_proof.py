@@ -1,11 +1,11 @@
-"""The emitted distribution of `polydraft.gpu`'s verifiers, by enumeration and exact integration.
+"""Emitted distribution of `polydraft.gpu`'s verifiers, by enumeration and exact integration.
 
-Every tuple of drafts is a sequence of a batch, once for each path and length that may be decided
-(`forced`), so one call gives what is needed: the distributions of priorities, the coins' chances,
-and what is left of the target where a decision stops. The uniforms are integrated out exactly:
-priorities are piecewise uniform, so the probability that one is the highest is the integral of a
-polynomial; coins are independent; and the last token has the distribution of what is left, which
-with blocks of one token is one number a token.
+Every tuple of drafts is a sequence of a batch, once for each possible path and length (`forced`),
+so one call returns all inputs: the distributions of priorities, the acceptance probabilities of
+coins, and the residual at every possible stop. The uniforms are integrated out exactly: priorities
+are piecewise uniform, so the probability that one is the highest is the integral of a polynomial;
+coins are independent; and the last token has the distribution of the residual, which with blocks
+of one token is one number for each token.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FOLDER = pathlib.Path(__file__).parents[1] / "python" / "polydraft" / "gpu"
 
 
 def load():
-    """`polydraft.gpu` under a name of its own: it must not need the compiled library."""
+    """Loads `polydraft.gpu` under another name, to test that it does not need the compiled library."""
     if "polydraft_gpu" not in sys.modules:
         place = FOLDER / "__init__.py"
         spec = importlib.util.spec_from_file_location(
@@ -39,7 +39,7 @@ def load():
 
 @contextlib.contextmanager
 def working_with(name: str):
-    """Takes `triton` (interpreted) or `plain` for tensors on a CPU."""
+    """Selects the backend for tensors on a CPU: `triton` (interpreted) or `plain`."""
     load()
     import polydraft_gpu.backend as backend
     import polydraft_gpu.plain as plain
@@ -65,10 +65,9 @@ class Tables:
                 self.target[prefix], self.draft[prefix] = make(prefix)
 
     def rows(self, tuples, many, sampling, draft_sampling):
-        """`Rows` of `[B, K, L, V]` and `[B, 1 + K·L, V]`, each of K tuples `many` times.
+        """Builds `Rows` `[B, K, L, V]` and `[B, 1 + K·L, V]`, with each tuple of K paths `many` times.
 
-        They are made of each prefix's logits once. What stands at a prefix that another path has
-        first must not matter: it is NaN.
+        Rows of a prefix that an earlier path has must not be read, so they are NaN.
         """
         gpu = load()
         count, length = len(tuples[0]), self.length
@@ -96,7 +95,7 @@ class Tables:
 
 
 def random_tables(vocabulary: int, length: int, kind: str, seed: int) -> Tables:
-    """Pairs of a kind: random, peaked, near, equal, zeros, ties, disjoint, one-hot."""
+    """Makes tables of a kind: random, peaked, near, equal, zeros, ties, disjoint, one-hot."""
     rng = np.random.default_rng(seed)
 
     def make(prefix):
@@ -122,9 +121,9 @@ def random_tables(vocabulary: int, length: int, kind: str, seed: int) -> Tables:
 
 
 def win_chances(weights: np.ndarray, widths: np.ndarray) -> np.ndarray:
-    """`[n]`: the chance of each of n priorities to be the highest.
+    """Returns the probability of each of n priorities to be the highest, `[n]`.
 
-    `weights` `[n, pieces]` over the same ascending pieces; empty pieces have width 0.
+    `weights`, `[n, segments]`, are over the same ascending segments; empty ones have width 0.
     """
     n = len(weights)
     assert np.allclose(weights.sum(1), 1.0, atol=1e-9) and (weights[:, widths <= 0] < 1e-12).all()
@@ -139,14 +138,14 @@ def win_chances(weights: np.ndarray, widths: np.ndarray) -> np.ndarray:
 
 
 class Case:
-    """One tuple of drafts: all that may be decided for it."""
+    """All possible decisions for one tuple of drafts."""
 
     def __init__(self, method, paths, trace, rows, length) -> None:
         self.method, self.paths, self.trace = method, paths, trace
         self.rows, self.length = rows, length
 
     def outcomes(self):
-        """(chance, path, accepted length) of all that may be decided."""
+        """Yields (probability, path, accepted length) of all possible decisions."""
         if self.method in ("block", "nested-priority"):
             first = next(iter(self.rows.values()))
             wins = np.ones(1)
@@ -164,7 +163,7 @@ class Case:
             yield from self.walk(1.0, list(range(len(self.paths))), 0)
 
     def walk(self, chance, alive, level):
-        """The same for a walk that came to `level` with the paths `alive`."""
+        """Yields the same for a walk that reached `level` with the paths `alive`."""
         row = self.rows[0, 0]
         if level == self.length:
             yield chance, alive[0], level
@@ -180,7 +179,7 @@ class Case:
         yield rest, alive[0], level
 
     def selections(self, row, alive, level):
-        """(path, chance that it is selected, chance that it is then accepted)."""
+        """Yields (path, probability of its selection, probability of its acceptance if selected)."""
         ratios = self.trace.ratios[row].numpy()
         if self.method in ("specinfer", "spectr"):
             left = 1.0
@@ -200,9 +199,8 @@ class Case:
 
 def emitted(method: str, tables: Tables, paths: int, sampling=None, draft_sampling=None,
             unordered=False, **options):
-    """The distribution of the next L + 1 tokens, `[V] * (L + 1)`, the target's, and mean length.
-
-    What is emitted is extended by the target to L + 1 tokens.
+    """Returns the distribution of the next L + 1 tokens, `[V] * (L + 1)`, the target's, and the mean
+    length. Emitted tokens are extended to L + 1 tokens by the target.
     """
     gpu = load()
     vocabulary, length = tables.vocabulary, tables.length
@@ -220,7 +218,7 @@ def emitted(method: str, tables: Tables, paths: int, sampling=None, draft_sampli
     tuples = list(itertools.product(words, repeat=paths))
     times = dict.fromkeys(tuples, 1)
     if unordered:
-        # The paths are exchangeable: each set of them once.
+        # Paths are exchangeable, so each multiset is tested once.
         times = collections.Counter(tuple(sorted(drafts)) for drafts in tuples)
         tuples = list(times)
     forced = list(itertools.product(range(paths), range(length + 1)))
@@ -260,7 +258,7 @@ def emitted(method: str, tables: Tables, paths: int, sampling=None, draft_sampli
 
 
 def spread(result, p, prefix, mass) -> None:
-    """Adds mass at a prefix, extended by the target."""
+    """Adds mass at a prefix, extended by the target's distribution."""
     if mass == 0.0:
         return
     if len(prefix) == result.ndim:

@@ -1,4 +1,4 @@
-"""One of several processes that share a model's layers: writes what it decoded to a file of its own. Run by test_parallel.py."""
+"""One of several processes that share a model's layers; writes its output to a file. Run by test_parallel.py."""
 
 import json
 import os

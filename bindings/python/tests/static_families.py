@@ -1,4 +1,4 @@
-"""Tiny random models of families that the loop on a device decodes, with every part of theirs switched on."""
+"""Tiny random models of the families supported by the device loop, with all of their features enabled."""
 
 import torch
 import transformers
@@ -26,12 +26,12 @@ FAMILIES = {
 
 
 def tiny_model(family, **settings):
-    """Three layers, 64 tokens."""
+    """Makes a model with three layers and a vocabulary of 64."""
     torch.manual_seed(2)
     config = getattr(transformers, f"{family}Config")(**{**COMMON, **FAMILIES[family], **settings})
     names = [f"{family}ForCausalLM", f"{family.removesuffix('Text')}ForCausalLM"]
     made = next(getattr(transformers, name) for name in names if hasattr(transformers, name))(config).eval()
     if family == "GptOss":
-        # Its sinks are in no other form of attention that takes masks of four dimensions.
+        # No other attention implementation with four-dimensional masks supports its sinks.
         made.set_attn_implementation("eager")
     return made

@@ -1,4 +1,4 @@
-"""Arrays are looked at where they lie; what cannot be is refused with what would help."""
+"""Arrays are read without copying; unsupported ones are rejected with advice."""
 
 import threading
 import time
@@ -10,13 +10,13 @@ from polydraft.errors import InvalidInput
 
 LOGITS = np.log(np.array([0.5, 0.3, 0.2], dtype=np.float32))
 
-# Records without padding: 21 bytes each, so that only every fourth lies where the first does.
+# Records without padding: 21 bytes each, so only every fourth is aligned like the first.
 PACKED = np.zeros(8, dtype=[("kind", "u1"), ("one", "f4"), ("row", "f4", 4)])
 PACKED["one"], PACKED["row"] = np.arange(8), np.eye(8, 4)
 
 
 class Foreign:
-    """Something with DLPack, as a tensor has it, on a device of one's choice."""
+    """An object with DLPack, like a tensor, on any device."""
 
     def __init__(self, array, device=1):
         self.array, self.device = array, device
@@ -72,7 +72,7 @@ def test_rejects_unsupported_arrays(array, message):
 
 
 def test_fields_of_structured_arrays():
-    """Where records are padded, rows of them are read where they lie; elsewhere they are refused, not misread."""
+    """Rows of padded records are read in place; rows of packed records are rejected, not misread."""
     padded = np.zeros(2, dtype=[("kind", "u4"), ("row", "f4", 4)])
     padded["row"] = np.eye(2, 4, k=1) * 9
     draft = polydraft.Draft("paths:2,1")
@@ -102,7 +102,7 @@ def test_accepts_and_rejects_torch_tensors():
 
 
 def test_tensors_are_not_copied():
-    """What is changed in a tensor after it was handed over as rows is seen: nobody has copied it."""
+    """Changes to a tensor are visible through its view."""
     torch = pytest.importorskip("torch")
     tensor = torch.zeros(2, 3)
     view = np.from_dlpack(tensor)
@@ -112,7 +112,7 @@ def test_tensors_are_not_copied():
 
 
 def test_other_threads_run_during_enumeration():
-    """While Rust enumerates, another thread runs Python, though a third waits for the tree that is looked at."""
+    """While Rust enumerates, another thread runs Python, even if a third one waits for the tree in use."""
     target, draft = polydraft.random_tables(3, 3, seed=1)
     ticks, done = [], threading.Event()
 
@@ -121,21 +121,21 @@ def test_other_threads_run_during_enumeration():
             ticks.append(time.perf_counter())
             time.sleep(0.001)
 
-    def ask():
+    def read_depth():
         time.sleep(0.001)
-        requested.append(tree.depth)
+        depths.append(tree.depth)
 
-    tree, requested = polydraft.Tree("paths:3,2"), []
-    ticker, asker = threading.Thread(target=tick), threading.Thread(target=ask)
+    tree, depths = polydraft.Tree("paths:3,2"), []
+    ticker, reader = threading.Thread(target=tick), threading.Thread(target=read_depth)
     ticker.start()
-    asker.start()
+    reader.start()
     start = time.perf_counter()
     polydraft.exact_distribution("nested-priority", tree, target, draft)
     end = time.perf_counter()
     done.set()
     ticker.join()
-    asker.join()
-    assert requested == [2]
+    reader.join()
+    assert depths == [2]
     inside = [tick for tick in ticks if start < tick < end]
-    assert end - start > 0.02, "too short to tell"
+    assert end - start > 0.02, "too short for a measurement"
     assert len(inside) > 5, f"{len(inside)} ticks in {end - start:.3f} s"

@@ -1,4 +1,4 @@
-"""Audits of servers from Python: the program's own server on loopback."""
+"""Audits from Python, of the program's own server on loopback."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""What `Engine` does where little is said is what the program does: drafts, trees, options and what is said of wrong ones."""
+"""Defaults of `Engine` equal those of the program: drafts, trees, options and their errors."""
 
 import json
 import os
@@ -25,7 +25,7 @@ program = pytest.mark.skipif(
 
 
 def printed(*options, **environment):
-    """What the program of this wheel writes."""
+    """Runs the program of this wheel and returns its JSON output."""
     line = [sys.executable, "-m", "polydraft", "generate", "--prompt", PROMPT, "--json", "--max-tokens", "40", "--seed", "7"]
     done = subprocess.run([*line, *map(str, options)], capture_output=True, text=True, env={**os.environ, **environment})
     assert done.returncode == 0, done.stderr
@@ -74,7 +74,7 @@ def test_tables_have_no_default_draft():
     ("nested-priority", "stop-below:0.2,paths:2,6"), ("nested-priority", "3,2/top-k"),
 ])  # fmt: skip
 def test_trees_equal_program(demo, verifier, tree):
-    """By name, with the drafting scheme that the verifier is exact for."""
+    """Trees by name use the drafting scheme that the verifier needs."""
     if "/" in tree:
         verifier = "walk:naive"
     by_program = printed("--target", TARGET, "--draft", DRAFT, "--verifier", verifier, "--tree", tree)
@@ -87,7 +87,7 @@ def test_trees_equal_program(demo, verifier, tree):
 @program
 def test_sequoia_trees_need_acceptances(demo):
     options = dict(tree="sequoia:4", max_tokens=40, seed=7)
-    # Where the program has the demo pair, it knows them.
+    # The program knows the acceptances of the demo pair.
     by_program = printed("--tree", "sequoia:4", POLYDRAFT_DEMO=str(DEMO))
     here = demo.generate(PROMPT, **options)
     assert here.tokens == by_program["tokens"]
@@ -156,7 +156,7 @@ def two_drafts():
 
 @pytest.mark.parametrize("verifier", ["specinfer", "walk:naive"])
 def test_output_distribution_with_several_drafts(verifier):
-    """The first three tokens of many seeds against the table itself; and a fault is seen."""
+    """Tests the first three tokens of many seeds against the table, and that a fault is detected."""
     target, drafts = two_drafts()
     engine = Engine(target, drafts)
     counts, drafted = np.zeros((3, 3, 3), dtype=int), 0
@@ -176,12 +176,12 @@ def test_output_distribution_with_several_drafts(verifier):
 
 
 def test_several_drafts_draw_from_their_own_distributions():
-    """One never says what the target says, the other is the target: all that it drafts is accepted."""
+    """One draft never matches the target, the other is the target, so all of its drafts are accepted."""
     target, wrong = TableModel({(): [0.5, 0.5, 0, 0]}), TableModel({(): [0, 0, 0.5, 0.5]})
     for drafts in ([wrong, target], [target, wrong]):
         both = Engine(target, drafts).generate([0], verifier="specinfer", tree="distinct:2,1", max_tokens=200, seed=1)
         assert both.statistics["block_efficiency"] == 2
-    # A list of one is that one.
+    # A list with one draft equals that draft.
     alone = Engine(target, [wrong]).generate([0], tree="paths:1,1", max_tokens=200, seed=1)
     assert alone.statistics["block_efficiency"] == 1
 
@@ -215,7 +215,7 @@ def test_a_seed_gives_the_same_output_with_the_default_tree(verifier):
 
 @models
 def test_step_costs_are_measured_once_and_stored(tmp_path):
-    """For the same models and verifier: the same output for a seed, in this process and, if the machine was quiet, in others."""
+    """Same output for a seed, models and verifier, in this process and, on a quiet machine, in others."""
     line = (
         "import sys, time, polydraft\n"
         "engine = polydraft.Engine(sys.argv[1], sys.argv[2])\n"
@@ -292,7 +292,7 @@ def test_rejects_model_options_for_tables(option):
 
 @models
 def test_checks_tables_mixed_with_models():
-    """In a list too, each is what it is."""
+    """Also in a list, each draft is checked by its own kind."""
     table = TableModel({(): [0.5, 0.5]})
     for draft in (table, [table, "ngram"], [DRAFT, table]):
         with pytest.raises(InvalidInput, match="share a vocabulary"):
@@ -309,7 +309,7 @@ def test_checks_tables_mixed_with_models():
     for draft in ("mtp", "self:q4_0"):
         with pytest.raises(InvalidInput, match=f'draft="{draft}": expected the files of a model'):
             Engine(target, draft)
-    # It is the draft that is missing, and the error names no other role.
+    # The draft is missing, and the error names no other role.
     for draft in ("nope", pathlib.Path("nope")):
         with pytest.raises(ModelError, match='draft="nope": expected a model directory') as refused:
             Engine(target, draft)
@@ -346,13 +346,13 @@ def test_drafts_from_corpus(tmp_path):
         for how in ({}, {"corpus": corpus})
     ]
     assert calls[1] < calls[0] <= 40
-    # A corpus is for n-grams, which are then what drafts.
+    # With a corpus, n-grams are the default draft.
     assert Engine(TARGET, corpus=corpus).draft == Engine(TARGET, "ngram", corpus=corpus).draft
 
 
 @models
 def test_options_of_drafts_take_effect():
-    """They change what is drafted, and never the text at temperature 0."""
+    """Options change the drafts but never the output at temperature 0."""
     options = dict(max_tokens=60, tree="paths:2,3", seed=1)
 
     def accepted(**how):
@@ -366,7 +366,7 @@ def test_options_of_drafts_take_effect():
     assert accepted(mix_ngrams=False) == plain != accepted(mix_ngrams=True)
     assert accepted(draft_vocabulary=Engine(TARGET, None).vocabulary) == plain != accepted(draft_vocabulary=80)
     assert accepted(draft_dtype="q4_0") != plain
-    # Its numbers are half as long.
+    # Half as many bytes for each number.
     logits = [Engine(TARGET, None, cache_type=kind).logits(PROMPT) for kind in (None, "f32", "f16")]
     assert (logits[0] == logits[1]).all() and (logits[0] != logits[2]).any()
     assert np.abs(logits[0] - logits[2]).max() < 0.05

@@ -83,7 +83,7 @@ def test_same_seed_gives_same_samples():
 def test_rejects_invalid_weights_and_probabilities():
     with pytest.raises(InvalidInput, match="weights"):
         Rng(1).pick([1.0, float("nan")])
-    # None of them can be taken; a sum beyond all numbers would take the last always.
+    # Zero weights cannot be drawn; an infinite sum would always draw the last.
     for weights in ([], [0.0, 0.0], [1.0, -1.0], [1e308, 1e308]):
         with pytest.raises(InvalidInput, match="weights"):
             Rng(1).pick(weights)

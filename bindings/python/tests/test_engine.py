@@ -1,4 +1,4 @@
-"""The decode loop: what the Rust program gives for a seed, exact for every verifier, with models and with tables."""
+"""Decode loop: same output as the Rust program for a seed, exact for every verifier, with models and tables."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def test_generates_from_tables():
 
 def test_sessions_by_iteration_and_batched_steps():
     engine = Engine(*tables())
-    # An adaptive tree drafts less where others are in the pass.
+    # An adaptive tree drafts fewer tokens when other sequences share the pass.
     alone = [engine.generate([0], tree="paths:2,3", max_tokens=20, seed=seed).tokens for seed in range(5)]
     sessions = [engine.session([0], tree="paths:2,3", max_tokens=20, seed=seed) for seed in range(5)]
     while not all(session.is_done for session in sessions):
@@ -67,11 +67,11 @@ def test_sessions_by_iteration_and_batched_steps():
 
 
 def test_sessions_are_readable_during_a_step():
-    """Nobody waits for the step: neither who asks for the tokens, nor those who want the interpreter meanwhile."""
+    """Readers of the tokens and other Python threads do not wait for the step."""
     engine = Engine(*polydraft.random_tables(200, 1, seed=1))
     sessions = [engine.session([0], tree="paths:8,8", max_tokens=10_000, seed=seed) for seed in range(40)]
     engine.step(sessions)
-    looks, begun, done = [], threading.Event(), threading.Event()
+    reads, begun, done = [], threading.Event(), threading.Event()
 
     def steps():
         for _ in range(5):
@@ -85,21 +85,21 @@ def test_sessions_are_readable_during_a_step():
     begun.wait()
     start = time.perf_counter()
     while not done.is_set():
-        one = sessions[len(looks) % len(sessions)]
-        # A step may end between two looks at one session: what is read later is no shorter.
-        looks.append((len(one.tokens) <= len(one.origins), one.text, one.finish, one.is_done))
+        one = sessions[len(reads) % len(sessions)]
+        # A step may end between two reads of a session, so the later read is not shorter.
+        reads.append((len(one.tokens) <= len(one.origins), one.text, one.finish, one.is_done))
         time.sleep(0.001)
     took = time.perf_counter() - start
     worker.join()
-    assert took > 0.05, "too short to tell"
-    # Who waited for steps would look some five times.
-    assert len(looks) > 20, f"{len(looks)} looks in {took:.3f} s"
-    assert set(looks) == {(True, "", None, False)}
+    assert took > 0.05, "too short for a measurement"
+    # A reader that waited for steps would read about five times.
+    assert len(reads) > 20, f"{len(reads)} reads in {took:.3f} s"
+    assert set(reads) == {(True, "", None, False)}
     assert all(len(session.tokens) >= tokens + 5 for session, tokens in zip(sessions, before))
 
 
 def test_output_distribution_by_g_test():
-    """The first three tokens of many seeds against the table itself."""
+    """Tests the first three tokens of many seeds against the table."""
     target, draft = tables()
     engine = Engine(target, draft)
     counts = np.zeros((3, 3, 3), dtype=int)
@@ -131,7 +131,7 @@ sessions = [engine.session([0], seed=seed) for seed in range(50)]
 calls = []
 
 def handler(number, frame):
-    # Forgets a session, and uses the engine, in the middle of the test.
+    # Drops a session and uses the engine during the test.
     if sessions:
         sessions.pop()
     calls.append(engine.generate([0], max_tokens=3, seed=1).tokens)
@@ -157,7 +157,7 @@ except KeyboardInterrupt:
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
 def test_signal_handlers_during_certify():
-    """In a process of its own: one that waits for itself waits forever."""
+    """Runs in a subprocess, because a deadlock would last forever."""
     printed = subprocess.run([sys.executable, "-c", CERTIFIED], capture_output=True, text=True, timeout=120)
     assert printed.stdout == "interrupted True\n", printed.stderr
 
@@ -237,13 +237,13 @@ def test_quantized_copies_are_cached_in_folder(tmp_path):
         return Engine(DEMO / "target", "self:q4_0", copies=copies).generate("fn", sampling=cold, max_tokens=20).tokens
 
     sequences = [written(folder)]
-    (kept,) = folder.iterdir()
-    assert kept.suffix == ".polydraft"
-    bytes_kept = kept.read_bytes()
+    (cached,) = folder.iterdir()
+    assert cached.suffix == ".polydraft"
+    cached_bytes = cached.read_bytes()
     sequences += [written(str(folder)), written(False)]
-    assert [file.read_bytes() for file in folder.iterdir()] == [bytes_kept] and sequences == [sequences[0]] * 3
+    assert [file.read_bytes() for file in folder.iterdir()] == [cached_bytes] and sequences == [sequences[0]] * 3
     with pytest.raises(InvalidInput, match="copies: cannot write"):
-        written(kept)
+        written(cached)
     with pytest.raises(TypeError, match="copies"):
         written(3.5)
 

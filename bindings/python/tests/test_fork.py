@@ -1,4 +1,4 @@
-"""A process that is forked has none of the threads of the one that it comes from."""
+"""Forked processes, which do not inherit the threads of their parent."""
 
 import multiprocessing
 
@@ -7,7 +7,7 @@ from polydraft import Draft, Verifier
 
 
 def step(seed):
-    """A draft and a decision, on all threads."""
+    """Drafts and verifies on all threads."""
     draft = Draft("paths:8,2")
     while nodes := draft.frontier():
         draft.grow([[0.0, 1.0, 2.0]] * len(nodes), rng=seed)
@@ -20,17 +20,17 @@ def forked(work):
     child = multiprocessing.get_context("fork").Process(target=lambda: sender.send(work()))
     child.start()
     try:
-        assert receiver.poll(60), "it hangs"
+        assert receiver.poll(60), "the forked process hangs"
         return receiver.recv()
     finally:
         child.kill()
         child.join()
 
 
-@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="nothing is forked here")
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="fork is not available")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_verification_works_in_forked_process():
     expected = step(7)
     assert forked(lambda: step(7)) == expected
-    # And one that is forked from it, once it has threads of its own.
+    # Also in a process forked from it after it started threads.
     assert forked(lambda: (step(7), forked(lambda: step(7)))) == (expected, expected)

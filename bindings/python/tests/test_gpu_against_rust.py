@@ -1,4 +1,4 @@
-"""Acceptance of `polydraft.gpu` against the Rust verifiers, of which the numbers are exact."""
+"""Acceptance of `polydraft.gpu` against the Rust verifiers, whose numbers are exact."""
 
 import numpy as np
 import pytest
@@ -10,12 +10,12 @@ polydraft = pytest.importorskip("polydraft")
 from gpu_proof import emitted, load, random_tables, working_with
 
 gpu = load()
-# Rounding to float32; pools and cells; rho from a bracket of two passes.
+# Tolerances for float32 rounding, for pools and cells, and for rho from two passes.
 LOSS = {"walk:priority": 2e-5, "nested-priority": 1e-4, "spectr": 1e-3}
 
 
 def block_efficiency(method, tables, paths):
-    """Tokens per call of the Rust verifier."""
+    """Returns the tokens per call of the Rust verifier."""
     def model(table):
         return polydraft.TableModel({
             prefix: polydraft.Distribution.from_logits(logits).to_numpy()
@@ -23,7 +23,7 @@ def block_efficiency(method, tables, paths):
 
     tree = f"paths:{paths},{tables.length}"
     if method == "walk:priority":
-        # With the masses that the GPU's form has, which are the default of nested-priority alone.
+        # With the masses of the GPU form, which are the default only for nested-priority.
         method = {"verifier": "walk", "rule": "priority", "choice": "draft"}
     found = polydraft.exact_distribution(method, tree, model(tables.target), model(tables.draft))
     return found.block_efficiency
@@ -39,14 +39,14 @@ def test_accepts_as_many_tokens_as_rust(method):
             with working_with("plain"):
                 mean = emitted(method, tables, paths, unordered="priority" in method)[2]
             gap = block_efficiency(method, tables, paths) - mean
-            # Shares of one mass lie otherwise than in the Rust form, which may be a little better.
+            # Shares of equal mass differ from the Rust form, which may be slightly better.
             assert -1e-3 < gap < LOSS.get(method, 1e-6), (vocabulary, paths, length, kind, gap)
             assert method in LOSS or gap > -1e-6
 
 
 @pytest.mark.parametrize("drafts", [2, 4, 8])
 def test_acceptance_at_one_node_is_near_optimal(drafts):
-    """Σ min(p, m) against the optimum of any rule, on rows of 3,000 tokens."""
+    """Compares Σ min(p, m) with the optimum of any rule, on rows of 3,000 tokens."""
     import polydraft_gpu.plain_shares as shares
 
     torch.manual_seed(drafts)
@@ -55,8 +55,8 @@ def test_acceptance_at_one_node_is_near_optimal(drafts):
         draft = torch.softmax(target + torch.randn(3000, dtype=torch.float64) * noise, 0)
         target = torch.softmax(target, 0)
         optimum = polydraft.optimal_acceptance(target.numpy(), draft.numpy(), drafts=drafts)
-        # What pooling loses: the masses nearest to the draft bend at one ratio, which few knots
-        # blur. Seen: 5.5e-3, 9.2e-4 and 3.0e-4.
+        # Loss by pooling: the masses nearest to the draft have a kink at one ratio, which few
+        # knots smooth out. Measured: 5.5e-3, 9.2e-4 and 3.0e-4.
         for knots, loss in ((16, 6e-3), (32, 1e-3), (64, 3.5e-4)):
             r = shares.pooled_ratio(target[None], draft[None], None)
             lengths = shares.knot_lengths(draft[None], r, knots)

@@ -1,4 +1,4 @@
-"""Distributions and draws of `polydraft.gpu`, by interpreted kernels and in plain PyTorch."""
+"""Distributions and draws of `polydraft.gpu`, with interpreted kernels and in plain PyTorch."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ SETTINGS = [
 
 
 def rows(vocabulary=37, seed=0):
-    """Random, tied, peaked, with -inf, all equal, one finite, and with zeros of both signs."""
+    """Makes rows: random, tied, peaked, with -inf, all equal, one finite, and zeros of both signs."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(7, vocabulary)) * 2
     x[1] = np.round(x[1])
@@ -32,7 +32,7 @@ def rows(vocabulary=37, seed=0):
 
 
 def reference(row, temperature=1.0, top_k=None, top_p=1.0, min_p=0.0):
-    """The Rust `Sampling`, written down again in numpy."""
+    """Reference of the Rust `Sampling` in numpy."""
     if temperature == 0.0:
         return np.eye(len(row))[np.flatnonzero(row == row.max())[0]]
     weights = np.exp((row.astype(np.float64) - row.max()) / temperature)
@@ -125,7 +125,7 @@ def test_draws_invert_the_cumulative_distribution(backend):
     for row in range(4):
         wanted = torch.searchsorted(upto[row], u[row].contiguous(), right=True)
         off = (tokens[row] != wanted).nonzero()
-        # Rounding may put a uniform that lies on a boundary on its other side.
+        # Rounding may move a uniform at a boundary to the other side.
         for i in off.flatten():
             assert (upto[row] - u[row, i]).abs().min() < 1e-6
         assert (made.probabilities()[row][tokens[row]] > 0).all()
@@ -133,7 +133,7 @@ def test_draws_invert_the_cumulative_distribution(backend):
 
 @pytest.mark.parametrize("vocabulary", [151936, 262144])
 def test_backends_agree_on_large_rows(vocabulary):
-    """Two rows each: near flat, and peaked with a long tail."""
+    """Tests two rows: nearly flat, and peaked with a long tail."""
     torch.manual_seed(5)
     x = torch.randn(2, vocabulary) * torch.tensor([[0.3], [4.0]])
     u = torch.rand(2, 3, dtype=torch.float64)

@@ -28,7 +28,7 @@ SAMPLINGS = [
     dict(sampling=gpu.Sampling(), draft_sampling=gpu.Sampling(min_p=0.3)),
 ]
 SMALL = dict(knots=16, cells=16)
-# Weights are in float32, so a distribution is off by a few units of 6e-8 at most.
+# Weights are in float32, so distributions differ by at most a few units of 6e-8.
 ROUNDING = 1e-6
 
 
@@ -91,7 +91,7 @@ def test_coarse_pools_keep_distribution(method, knots, cells):
 
 
 def planted(monkeypatch, fault):
-    """Breaks the plain form in one place."""
+    """Plants one fault in the plain form."""
     import polydraft_gpu.plain_shares as shares
     import polydraft_gpu.plain_verify as verify
 
@@ -99,7 +99,7 @@ def planted(monkeypatch, fault):
 
     def halved(lengths, ratios, ends, mass, demanded):
         held, gained, density = exchange(lengths, ratios, ends, mass)
-        # Half of what is exchanged stays where it was: a valid sharing, with other masses.
+        # Exchanges only half: a valid sharing with other masses.
         held = 0.5 * held + 0.5 * torch.diag_embed(lengths)
         own = (held * density[..., None, :]).sum(-1) / lengths.clamp_min(1e-300)
         return held, gained if demanded else torch.where(lengths > 0, own, gained), density
@@ -118,7 +118,7 @@ def planted(monkeypatch, fault):
             lambda self, path, level, weight: (
                 residual(self, path, level, weight) + 1e-5 * (level == 0)[:, None]))
     elif fault == "duplicates":
-        # Paths that begin alike as if they were nodes of their own.
+        # Treats a common prefix of paths as separate nodes.
         monkeypatch.setattr(shares, "highest", lambda ends, count: ends)
 
 
@@ -139,7 +139,7 @@ def test_detects_planted_faults(monkeypatch, method, fault, found_out):
 
 
 def test_detects_planted_kernel_fault(monkeypatch):
-    """m = q where the residual is made: the selection's distribution is taken to be the draft's."""
+    """m = q in the residual: the draft's distribution instead of the selection's."""
     target, draft = np.log([0.45, 0.45, 0.1]), np.log([0.1, 0.2, 0.7])
     logits = target.astype(np.float32), draft.astype(np.float32)
     tables = Tables(3, 1, lambda prefix: logits)
@@ -150,7 +150,7 @@ def test_detects_planted_kernel_fault(monkeypatch):
         before = emitted("walk:priority", tables, 2, unordered=True, **SMALL)
 
         class Faulty:
-            """Tells the kernel that gains are 1."""
+            """Passes gains of 1 to the kernel."""
 
             def __getitem__(self, grid):
                 def run(*args, **kwargs):
@@ -169,7 +169,7 @@ def test_detects_planted_kernel_fault(monkeypatch):
 
 
 def batch(method, size, paths, length, vocabulary, seed, scale=2.0):
-    """Logits, drawn paths and uniforms."""
+    """Makes logits, drawn paths and uniforms."""
     torch.manual_seed(seed)
     paths = paths if several(method) else 1
     target = torch.randn(size, 1 + paths * length, vocabulary) * scale
@@ -178,7 +178,7 @@ def batch(method, size, paths, length, vocabulary, seed, scale=2.0):
     noise = torch.randn(size, vocabulary)
     for k in range(paths):
         for i in range(length):
-            # The same logits after the same prefix.
+            # Equal logits after equal prefixes.
             for b in range(size):
                 like = [j for j in range(k) if torch.equal(tokens[b, j, :i], tokens[b, k, :i])]
                 row = 0 if i == 0 else 1 + (like or [k])[0] * length + i - 1
@@ -191,7 +191,7 @@ def batch(method, size, paths, length, vocabulary, seed, scale=2.0):
 
 @pytest.mark.parametrize("method", gpu.METHODS)
 def test_kernels_equal_plain_pytorch(method):
-    """With the same uniforms; blocks of 8 of a vocabulary of 21."""
+    """Uses the same uniforms, and blocks of 8 of a vocabulary of 21."""
     tokens, draft, target, uniforms = batch(method, 4, 3, 2, 21, 1)
     found = []
     for backend in BACKENDS:
@@ -221,7 +221,7 @@ def test_rejects_invalid_rows(method, backend):
 
 
 def test_decisions_follow_from_the_trace():
-    """What the proof integrates is what decides: path, length and token from the trace."""
+    """Derives path, length and token from the trace that the proof integrates."""
     tokens, draft, target, uniforms = batch("nested-priority", 4000, 2, 2, 5, 3)
     with working_with("plain"):
         rows = gpu.distributions(draft, block=1), gpu.distributions(target, block=1)
@@ -243,13 +243,13 @@ def test_decisions_follow_from_the_trace():
 
 @pytest.mark.parametrize("vocabulary", [151936, 262144])
 def test_backends_agree_on_large_vocabularies(monkeypatch, vocabulary):
-    """The kernels' numbers against the plain form's, one sequence of two paths."""
+    """Compares kernels with the plain form on one sequence of two paths."""
     tokens, draft, target, uniforms = batch("nested-priority", 1, 2, 1, vocabulary, 4)
     found = []
     for backend in BACKENDS:
         with working_with(backend):
             if backend == "triton":
-                # Larger parts take the interpreter less time.
+                # Larger parts are faster in the interpreter.
                 import polydraft_gpu.kernels.launch as launch
 
                 monkeypatch.setattr(launch, "SPLIT", 65536)

@@ -1,4 +1,4 @@
-"""Models by hub id, against a hub on loopback."""
+"""Models by hub id, from a hub on loopback."""
 
 import json
 import os
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not DRAFT.is_dir(), reason="without the demo mod
 
 
 class Hub(BaseHTTPRequestHandler):
-    """Has the demo pair's draft, and sends its weights in drops where it is `slow`."""
+    """Serves the demo pair's draft; sends its weights slowly, in small parts, if `slow`."""
 
     slow = threading.Event()
 
@@ -68,7 +68,7 @@ def test_downloads_model_once(hub, monkeypatch):
 PROGRAM = """
 import signal
 import polydraft
-# Who runs tests in the background may have it ignored.
+# Background jobs may ignore this signal.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     polydraft.Engine("org/tiny")

@@ -1,4 +1,4 @@
-"""Examples run, types are there, and no two modules import each other."""
+"""Examples, stubs and docstrings, and import cycles."""
 
 import ast
 import doctest
@@ -68,7 +68,7 @@ def test_lists_of_names_are_valid():
 
 
 def modules(package):
-    """Names of the modules in a package's folder, the native one among them, and their files; a package is its `__init__`."""
+    """Maps the names of a package's modules, including the native one, to their files; a package maps to its `__init__`."""
     found = {}
     for file in sorted([*package.rglob("*.py"), *package.rglob("*.pyi")]):
         parts = [package.name, *file.relative_to(package).with_suffix("").parts]
@@ -77,7 +77,7 @@ def modules(package):
 
 
 def imported(name, file, known):
-    """The modules of `known` that a file imports, in functions too, but not for types alone."""
+    """Returns the modules of `known` that a file imports, also in functions, but not for types only."""
     home = name.split(".") if file.name == "__init__.py" else name.split(".")[:-1]
     found, left = set(), [ast.parse(file.read_text())]
     while left:
@@ -90,14 +90,14 @@ def imported(name, file, known):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             above = home[: len(home) + 1 - node.level] if node.level else []
-            place = ".".join([*above, *(node.module or "").split(".")]).strip(".")
-            # A module of the package, or something that the package itself has.
-            found |= {own if (own := f"{place}.{alias.name}") in known else place for alias in node.names}
+            origin = ".".join([*above, *(node.module or "").split(".")]).strip(".")
+            # A module of the package, or a name in the package.
+            found |= {own if (own := f"{origin}.{alias.name}") in known else origin for alias in node.names}
     return (found & set(known)) - {name}
 
 
-def circles(package):
-    """Modules that can be come back to by what they import, each group once."""
+def import_cycles(package):
+    """Returns the groups of modules that import each other."""
     known = modules(package)
     uses = {name: imported(name, file, known) for name, file in known.items()}
     reached = {}
@@ -114,7 +114,7 @@ def circles(package):
 def test_no_import_cycles():
     package = pathlib.Path(polydraft.__file__).parent
     assert {"polydraft", "polydraft.gpu.kernels.launch"} <= set(modules(package))
-    assert circles(package) == []
+    assert import_cycles(package) == []
 
 
 def test_import_cycles_are_detected(tmp_path):
@@ -126,9 +126,9 @@ def test_import_cycles_are_detected(tmp_path):
     }  # fmt: skip
     for name, text in files.items():
         (package / f"{name}.py").write_text(text + "\n")
-    assert circles(package) == []
+    assert import_cycles(package) == []
     for planted in ("from .deep import c", "import one.deep.c", "from one.deep.c import z"):
         (package / "a.py").write_text(f"def late():\n    {planted}\n")
-        assert circles(package) == [("one.a", "one.b", "one.deep.c")]
+        assert import_cycles(package) == [("one.a", "one.b", "one.deep.c")]
     (package / "a.py").write_text("from . import z\n")
-    assert circles(package) == [("one", "one.a")]
+    assert import_cycles(package) == [("one", "one.a")]

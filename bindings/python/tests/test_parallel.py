@@ -1,4 +1,4 @@
-"""Tensor parallelism: two processes with half of every layer each decode what one with all of it does."""
+"""Tensor parallelism: two processes with half of each layer decode the same output as one process."""
 
 import json
 import os

@@ -14,14 +14,14 @@ from polydraft.errors import InvalidInput, Unsupported
 
 
 def tables(vocabulary, length, seed):
-    """Logits of draft and target after every prefix."""
+    """Makes logits of draft and target after every prefix."""
     generator = torch.Generator().manual_seed(seed)
     prefixes = [p for depth in range(length + 1) for p in itertools.product(range(vocabulary), repeat=depth)]
     return [{p: torch.randn(vocabulary, generator=generator) for p in prefixes} for _ in range(2)]
 
 
 def step(tokens, draft, target):
-    """The tensors that an engine has for paths `[K, L]`."""
+    """Makes an engine's tensors for paths `[K, L]`."""
     drawn = [[draft[path[:at]] for at in range(len(path))] for path in tokens]
     rows = [target[()], *(target[path[: at + 1]] for path in tokens for at in range(len(path)))]
     pair = torch.tensor([tokens]), torch.stack([torch.stack(path) for path in drawn])[None]
@@ -52,7 +52,7 @@ def test_cpu_output_has_target_distribution(verifier, shape):
             text = tuple(found.tokens[0][: found.length[0] + 1].tolist())
             assert found.tokens[0, found.length[0]] == found.next[0]
             assert tuple(tokens[found.path[0]][: found.length[0]]) == text[:-1]
-            # What is not emitted yet comes from the target.
+            # The target extends the output to the full length.
             for rest in itertools.product(range(vocabulary), repeat=length + 1 - len(text)):
                 more = [exact(target, text + rest[:at], token) for at, token in enumerate(rest) if len(text) + at <= length]
                 emitted[text + rest] += weight * chance * np.prod(more)
@@ -63,7 +63,7 @@ def test_cpu_output_has_target_distribution(verifier, shape):
 def batch(size, count=3, length=2, vocabulary=5):
     generator = torch.Generator().manual_seed(9)
     draft = torch.randn((size, count, length, vocabulary), generator=generator)
-    # All paths of a sequence come from one distribution at the root.
+    # At the root, all paths of a sequence have the same distribution.
     draft[:, :, 0] = draft[:, :1, 0]
     tokens = torch.zeros((size, count, length), dtype=torch.int64)
     for at in range(length):
@@ -79,7 +79,7 @@ def batch(size, count=3, length=2, vocabulary=5):
 
 @pytest.fixture
 def on_device(monkeypatch):
-    """Takes tensors on a CPU for such on a device, which plain PyTorch works on."""
+    """Treats tensors on a CPU as if on a device, with the plain PyTorch backend."""
     from polydraft.gpu import plain
 
     monkeypatch.setattr(paths, "_by_rust", paths._on_device)
@@ -90,9 +90,9 @@ def test_device_tensors_use_gpu_verify(on_device):
     pair, target = batch(40)
     uniforms = torch.rand((40, gpu.uniforms_needed("nested-priority", 3, 2)), dtype=torch.float64)
     for sampling in (None, Sampling(temperature=0.5, top_k=3, top_p=0.9, min_p=0.01), Sampling(temperature=0.0)):
-        own = sampling and gpu.Sampling(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)
+        settings = sampling and gpu.Sampling(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)
         found = polydraft.verify(pair, target, uniforms, sampling=sampling, draft_sampling=Sampling())
-        expected = gpu.verify("nested-priority", *pair, target, uniforms, sampling=own, draft_sampling=gpu.Sampling())
+        expected = gpu.verify("nested-priority", *pair, target, uniforms, sampling=settings, draft_sampling=gpu.Sampling())
         assert torch.equal(found.tokens, expected.tokens) and torch.equal(found.path, expected.path)
     by_seed = [polydraft.verify(pair, target, seed).tokens for seed in (3, 3, 4)]
     assert torch.equal(by_seed[0], by_seed[1]) and not torch.equal(by_seed[0], by_seed[2])
@@ -120,7 +120,7 @@ def test_cpu_seeds_and_generators_are_reproducible():
     first, again, other = (polydraft.verify(pair, target, seed).tokens for seed in (1, 1, 2))
     assert torch.equal(first, again) and not torch.equal(first, other)
     generators = [torch.Generator().manual_seed(8) for _ in range(2)]
-    assert torch.equal(*(polydraft.verify(pair, target, own).tokens for own in generators))
+    assert torch.equal(*(polydraft.verify(pair, target, generator).tokens for generator in generators))
     assert polydraft.verify(pair, target).tokens.shape == (30, 3)
     halves = (pair[0], pair[1].bfloat16()), target.bfloat16()
     assert polydraft.verify(*halves, rng=[Rng(i) for i in range(30)]).status.tolist() == [0] * 30

@@ -1,4 +1,4 @@
-"""Replay on a local Ray with several workers, some of which die. Skipped where Ray is not installed."""
+"""Replay on a local Ray with several workers, some of which are killed. Skipped where Ray is not installed."""
 
 import os
 import pathlib
@@ -12,18 +12,18 @@ ray = pytest.importorskip("ray")
 import polydraft.ray
 
 TRACE = pathlib.Path(__file__).parent / "trace"
-# A folder where each death is noted, for as many as there are to be.
+# Variable with the folder that records killed workers, and their number.
 DEATHS, MOST = "POLYDRAFT_TEST_DEATHS", 3
 
 
 def dying():
-    """In every worker that begins: the first shards that anybody reads kill who reads them, in the middle of it."""
-    whole = polydraft.ray._native._replay
+    """Set-up of workers: the first `MOST` shards kill the worker that reads them."""
+    original = polydraft.ray._native._replay
 
     class Native:
         @staticmethod
         def _replay(*args):
-            found = whole(*args)
+            found = original(*args)
             for number in range(MOST):
                 try:
                     os.close(os.open(os.path.join(os.environ[DEATHS], str(number)), os.O_CREAT | os.O_EXCL))
@@ -37,7 +37,7 @@ def dying():
 
 @pytest.fixture
 def cluster():
-    """Starts Ray with workers, set up or not."""
+    """Returns a function that starts Ray."""
 
     def start(**options):
         ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, **options)
@@ -56,7 +56,7 @@ def test_same_results_as_on_one_machine(cluster):
 
 
 def test_same_results_after_workers_are_killed(cluster, tmp_path):
-    # Workers cannot import a file of tests.
+    # Workers cannot import test files.
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     environment = {DEATHS: str(tmp_path)}
     cluster(runtime_env={"worker_process_setup_hook": dying, "env_vars": environment})

@@ -11,7 +11,7 @@ INEXACT = {"global-resolution"}
 @pytest.mark.parametrize("scheme", polydraft.DRAFTINGS)
 @pytest.mark.parametrize("rule", polydraft.RULES)
 def test_rules_emit_target_distribution(rule, scheme):
-    """Enumerated, wherever a rule says that it supports the scheme; what `law` says is what `emit` does."""
+    """Enumerates every scheme that a rule supports, and compares `distribution` with `emitted`."""
     drafts = 1 if rule == "single" else 2
     distributions = [DRAFT, TARGET][:drafts] if scheme == "distinct" else DRAFT
     try:

@@ -1,4 +1,4 @@
-"""The loop on the models' own device, run on a CPU: texts and distributions are those of plain `generate`."""
+"""Device loop, run on a CPU: outputs and distributions equal those of plain `generate`."""
 
 import copy
 import json
@@ -32,8 +32,8 @@ METHODS = [
 
 @pytest.fixture(scope="module")
 def pair():
-    whole = tiny.llama(vocabulary=64, layers=3)
-    return whole, tiny.first_layers(whole)
+    model = tiny.llama(vocabulary=64, layers=3)
+    return model, tiny.first_layers(model)
 
 
 def speculate(target, draft, ids, **options):
@@ -42,7 +42,7 @@ def speculate(target, draft, ids, **options):
 
 
 def head_of(target, folder, says=None):
-    """A head of random weights for a tiny Llama, as its folder."""
+    """Writes a head with random weights for a tiny Llama to a folder."""
     config = target.config
     shape = trained.Shape(
         config.hidden_size, 2 * config.hidden_size, 4, 2, config.hidden_size // 4, 10_000.0, 1e-6, (0, 1, 1), 1
@@ -59,7 +59,7 @@ def head_of(target, folder, says=None):
 
 @pytest.mark.parametrize(("verifier", "paths", "depth"), METHODS)
 def test_greedy_output_equals_plain_generate(pair, verifier, paths, depth, monkeypatch):
-    """Prompts in pieces, slots that run out, drafts that are often wrong."""
+    """Covers prefill in chunks, growing caches, and drafts that are often rejected."""
     monkeypatch.setattr(loop, "SLOT_INCREMENT", 32)
     monkeypatch.setattr(model, "PREFILL_CHUNK", 8)
     for length in (1, 2, 25):
@@ -76,7 +76,7 @@ def test_greedy_output_equals_plain_generate(pair, verifier, paths, depth, monke
 
 @pytest.mark.parametrize(("verifier", "paths", "depth"), METHODS)
 def test_accepts_all_drafts_of_the_target_itself(pair, verifier, paths, depth):
-    """Both caches hold what they should: one wrong key, and some token would be rejected."""
+    """Tests the contents of both caches: with one wrong key, some token would be rejected."""
     ids, statistics = torch.tensor([[1, 2, 3], [4, 5, 6]]), {}
     settings = dict(do_sample=True, top_k=0, max_new_tokens=60, verifier=verifier, paths=paths, depth=depth, seed=1)
     speculate(pair[0], pair[0], ids, statistics=statistics, **settings)
@@ -85,14 +85,14 @@ def test_accepts_all_drafts_of_the_target_itself(pair, verifier, paths, depth):
 
 @pytest.mark.parametrize("drafter", ["model", "head"])
 def test_step_does_not_synchronize_with_host(pair, drafter, tmp_path, monkeypatch):
-    """What a CUDA graph cannot hold is not in it: no number comes from the host, and none goes there."""
+    """A step transfers no data from or to the host, so a CUDA graph can capture it."""
     draft = pair[1]
     if drafter == "head":
         head_of(pair[0], tmp_path / "head", list(range(40)))
         draft = tmp_path / "head"
 
     def refused(*args, **kwargs):
-        raise AssertionError("a step speaks with the host")
+        raise AssertionError("a step synchronizes with the host")
 
     def guarded(function):
         def run(*args):
@@ -141,7 +141,7 @@ def test_same_output_alone_and_in_batch(pair):
 
 
 def test_cached_loop_is_reused_only_for_same_models_and_settings(pair):
-    """Buffers serve the next call of the same form; other weights, settings and copies get their own."""
+    """The next call of the same form reuses buffers; other weights, settings and copies do not."""
     target = copy.deepcopy(pair[0])
     ids, other = torch.tensor([[1, 2, 3]]), tiny.llama(vocabulary=64, layers=1, seed=9)
     kept = []
@@ -152,7 +152,7 @@ def test_cached_loop_is_reused_only_for_same_models_and_settings(pair):
         kept.append(target._polydraft.loop)
     assert kept[0] is kept[1] and len({id(one) for one in kept}) == 4
     assert copy.deepcopy(target)._polydraft.loop is None
-    # As adapters are switched on and off.
+    # Like enabling an adapter.
     target.model.layers[1].is_adapted = True
     speculate(target, other, ids, do_sample=False, max_new_tokens=20, verifier="specinfer")
     assert target._polydraft.loop is not kept[-1]
@@ -166,7 +166,7 @@ def test_cached_loop_is_reused_only_for_same_models_and_settings(pair):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_model_families_equal_plain_generate(family):
-    """Longer than their windows; experts and latent attention as they are."""
+    """Sequences longer than windows; also experts and latent attention."""
     made = tiny_model(family)
     assert takes_static(made)
     ids = torch.randint(64, (1, 15), generator=torch.Generator().manual_seed(1))
@@ -205,7 +205,7 @@ def test_rejects_what_the_device_cannot_decode(pair, options, reason):
 
 @pytest.mark.parametrize("says", [None, list(range(0, 64, 3))])
 def test_head_drafts_equal_trainer_forward_pass(tmp_path, says):
-    """Every distribution that a head drafts from is that of the trainer's unrolled forward pass, over several steps."""
+    """Over several steps, every draft distribution equals that of the trainer's unrolled forward pass."""
     target = tiny.llama(vocabulary=64, layers=3)
     made = head_of(target, tmp_path / "head", says)
     seen = []
@@ -242,8 +242,8 @@ def test_head_drafts_equal_trainer_forward_pass(tmp_path, says):
                 for level, normed in enumerate(made.unroll(own, embedded, 3)):
                     expected = target.get_output_embeddings()(normed[0, context - 1])
                     row = seen[at + level][2][0, 0 if level == 0 else path]
-                    spoken = slice(None) if says is None else says
-                    assert torch.allclose(row[spoken], expected[spoken], atol=1e-4)
+                    drafted_tokens = slice(None) if says is None else says
+                    assert torch.allclose(row[drafted_tokens], expected[drafted_tokens], atol=1e-4)
                     assert says is None or torch.isinf(row).sum() == 64 - len(says)
             at += 3
 
@@ -260,7 +260,7 @@ def test_head_on_batch_and_invalid_heads(tmp_path):
     with pytest.raises(ValueError, match="folder of a draft head \\(config.json and model.safetensors\\)"):
         speculate(target, str(tmp_path / "none"), ids, **settings)
     config, file = tmp_path / "head" / "config.json", tmp_path / "head" / "model.safetensors"
-    printed = json.loads(config.read_text())
+    stored = json.loads(config.read_text())
     for change, message in [
         ({"eagle_config": {"norm_before_residual": True}}, "norm_before_residual is not supported inside transformers"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "expected rotary positions without scaling"),
@@ -268,11 +268,11 @@ def test_head_on_batch_and_invalid_heads(tmp_path):
         ({"eagle_aux_hidden_state_layer_ids": [0, 1, 9]}, "but the target has 3"),
         ({"eagle_aux_hidden_state_layer_ids": None, "architectures": ["DFlash"]}, "expected EAGLE-3's form"),
     ]:
-        config.write_text(json.dumps({**printed, **change}))
+        config.write_text(json.dumps({**stored, **change}))
         inside.release(target)
         with pytest.raises(ValueError, match=message):
             speculate(target, tmp_path / "head", ids, **settings)
-    config.write_text(json.dumps(printed))
+    config.write_text(json.dumps(stored))
     tensors = safetensors.load_file(file)
     safetensors.save_file({name: x for name, x in tensors.items() if "up_proj" not in name}, file)
     with pytest.raises(ValueError, match="expected midlayer.mlp.up_proj.weight in"):
@@ -288,7 +288,7 @@ CASES = [
 @pytest.mark.parametrize(("options", "filters"), CASES)
 @pytest.mark.parametrize("drafter", ["model", "head"])
 def test_output_distribution_by_g_test(options, filters, drafter, tmp_path):
-    """Rows of a batch, many times; three tokens of each."""
+    """Tests three tokens of each row of a batch, many times."""
     target = tiny.llama(vocabulary=8, layers=2, seed=1)
     draft = tiny.first_layers(target)
     if drafter == "head":

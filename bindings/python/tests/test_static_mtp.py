@@ -1,4 +1,4 @@
-"""A model's own layer for predicting several tokens as the drafter of the loop on a device."""
+"""A model's own MTP layer as the drafter of the device loop."""
 
 import json
 
@@ -29,7 +29,7 @@ def model_and_layer(family):
     torch.manual_seed(7)
     layer = layers.MtpModel(model, 1).eval()
     with torch.no_grad():
-        # Fresh modules are alike in their norms, and of small weights.
+        # New modules have equal norms and small weights.
         for name, parameter in layer.named_parameters():
             if name.startswith("layers."):
                 parameter.normal_(0, 0.3) if parameter.dim() > 1 else parameter.uniform_(0.5, 1.5)
@@ -37,7 +37,7 @@ def model_and_layer(family):
 
 
 def direct(model, layer, text, drafted):
-    """The logits of each level after a text, by the whole sequence at once: the target's states, then the layer's own."""
+    """Computes each level's logits after a sequence in one pass: from the target's states, then from the layer's."""
     with torch.no_grad():
         states = model.get_decoder()(input_ids=torch.tensor([text])).last_hidden_state[:, :-1]
         found = []
@@ -86,7 +86,7 @@ def test_mtp_distributions_equal_direct_computation(family):
 
 
 def test_mtp_layer_is_read_from_model_files(tmp_path, monkeypatch):
-    """The files of a model of four layers, of which the last is declared to be the one that predicts."""
+    """Uses the files of a model with four layers, the last of which is declared as the MTP layer."""
     tiny_model("DeepseekV3", num_hidden_layers=4).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3, "num_nextn_predict_layers": 1}))
@@ -114,7 +114,7 @@ def test_mtp_layer_is_read_from_model_files(tmp_path, monkeypatch):
         return statistics["draft"], statistics["loop"]
 
     assert unnamed(model) == ("mtp", "device") and statistics["draft"] == "mtp"
-    # Where the layer cannot be used, n-grams draft.
+    # If the layer cannot be used, n-grams draft.
     assert unnamed(model, repetition_penalty=1.3) == ("ngram", "host") == unnamed(model, loop="host")
     with pytest.warns(UserWarning, match="cannot read the model's own MTP layer, drafting with n-grams"):
         assert unnamed(model_and_layer("DeepseekV3")[0]) == ("ngram", "host")

@@ -1,4 +1,4 @@
-"""Traces read, and replayed to the numbers of the program: `trace` is one that it recorded, `trace.json` what it replayed."""
+"""Traces: reading, and replay with the program's results. `trace` was recorded by the program, `trace.json` is its replay."""
 
 import gzip
 import json
@@ -19,7 +19,7 @@ KEYS = ("block_efficiency", "block_efficiency_error", "difference", "difference_
 
 
 def expected():
-    """What `polydraft-lab replay bindings/python/tests/trace --save bindings/python/tests/trace.json` found."""
+    """Reads the output of `polydraft-lab replay bindings/python/tests/trace --save bindings/python/tests/trace.json`."""
     return json.loads((HERE / "trace.json").read_text())["results"][0]
 
 
@@ -36,8 +36,7 @@ def test_replay_equals_program():
     for name, row in found.verifiers.items():
         theirs = next(row for row in program["verifiers"] if row["verifier"] == name)
         ours = (row.tokens, row.error, row.difference, row.difference_error)
-        # Kept in a file: a verifier that adds up in another order later may differ in the last
-        # bits.
+        # Stored results may differ in the last bits from a later version with another order of sums.
         assert ours == pytest.approx([theirs[key] for key in KEYS], rel=0, abs=1e-12)
         assert row.sum == pytest.approx(row.tokens * found.sequences)
 
@@ -73,7 +72,7 @@ def test_positions_have_drafts_and_distributions():
 
 
 def test_trace_is_readable_without_polydraft():
-    """The tensors are where docs/traces.md says."""
+    """Tensors have the layout of docs/traces.md."""
     shard = Trace(TRACE)[0]
     data = gzip.decompress(pathlib.Path(Trace(TRACE).files[0]).read_bytes())
     length = int.from_bytes(data[:8], "little")

@@ -1,4 +1,4 @@
-"""`polydraft.train`: every part against a direct computation, interrupted runs, and a head that drafts."""
+"""`polydraft.train`: each part against a direct computation, interrupted runs, and drafting with a trained head."""
 
 import json
 import pathlib
@@ -57,8 +57,8 @@ def test_norm_and_gradients_equal_torch():
         assert (want - got).abs().max() < 1e-5
 
 
-def step_by_step(head, states, embedded, place, steps):
-    """One place of one text, as a draft is made: the caches are lists."""
+def step_by_step(head, states, embedded, index, steps):
+    """Computes one position of one sample step by step, with lists as caches."""
     shape = head.shape
 
     def rms(x, name):
@@ -96,11 +96,11 @@ def step_by_step(head, states, embedded, place, steps):
             state = layer(number, token, state, position, cache)
         return state
 
-    for i in range(place + 1):
+    for i in range(index + 1):
         state = through(i + 1, head["fc.weight"] @ states[i], i)
     found.append(state)
     for step in range(1, steps):
-        found.append(through(place + 1 + step, found[-1], place + step))
+        found.append(through(index + 1 + step, found[-1], index + step))
     return [rms(state, "norm.weight") for state in found]
 
 
@@ -113,13 +113,13 @@ def test_unrolled_head_equals_single_steps(layers):
         states, embedded = noise(2, 14, 96, seed=3), noise(2, 14, 32, seed=4)
         found = head.unroll(states, embedded, 4)
         for text in range(2):
-            for place in (0, 3, 9):
-                for got, want in zip(found, step_by_step(head, states[text], embedded[text], place, 4)):
-                    assert (got[text, place] - want).abs().max() < 1e-5
+            for index in (0, 3, 9):
+                for got, want in zip(found, step_by_step(head, states[text], embedded[text], index, 4)):
+                    assert (got[text, index] - want).abs().max() < 1e-5
 
 
-def block_at(head, states, embedded, place, steps):
-    """One place of one text: a block, position by position, with all scores written out."""
+def block_at(head, states, embedded, index, steps):
+    """Computes the block at one position of one sample, position by position, with materialized scores."""
     shape = head.shape
     heads, shared, width = shape.num_attention_heads, shape.num_key_value_heads, shape.head_dim
     cos, sin = rotations(shape, 64, torch.device("cpu"))
@@ -131,16 +131,16 @@ def block_at(head, states, embedded, place, steps):
         own = (head[name + "_proj.weight"] @ x).view(-1, width)
         return own if name.endswith("v") else rotate(rms(own, name + "_norm"), cos[position], sin[position])
 
-    known = [rms(head["fc.weight"] @ states[i], "hidden_norm") for i in range(place + 1)]
-    rows = [embedded[place + 1]] + [head.mask] * (shape.block_size - 1)
+    known = [rms(head["fc.weight"] @ states[i], "hidden_norm") for i in range(index + 1)]
+    rows = [embedded[index + 1]] + [head.mask] * (shape.block_size - 1)
     for number in range(shape.num_hidden_layers):
         name = f"layers.{number}."
         normed = [rms(x, name + "input_layernorm") for x in rows]
-        both = [*enumerate(known), *((place + 1 + b, x) for b, x in enumerate(normed))]
+        both = [*enumerate(known), *((index + 1 + b, x) for b, x in enumerate(normed))]
         cache = [[project(x, f"{name}self_attn.{part}", at) for part in "kv"] for at, x in both]
         for b, x in enumerate(normed):
             seen = []
-            for i, query in enumerate(project(x, name + "self_attn.q", place + 1 + b)):
+            for i, query in enumerate(project(x, name + "self_attn.q", index + 1 + b)):
                 kv = i * shared // heads
                 weights = (torch.stack([query @ key[kv] for key, _ in cache]) / width**0.5).softmax(0)
                 seen.append(sum(w * value[kv] for w, (_, value) in zip(weights, cache)))
@@ -162,16 +162,16 @@ def test_block_head_equals_single_positions(layers):
         for steps in (4, 2):
             found = head.unroll(states, embedded, steps)
             assert len(found) == steps
-            for text, place in ((0, 0), (1, 3), (0, 9)):
-                for got, want in zip(found, block_at(head, states[text], embedded[text], place, steps)):
-                    assert (got[text, place] - want).abs().max() < 1e-5
-    # Everything that is learned has a gradient.
+            for text, index in ((0, 0), (1, 3), (0, 9)):
+                for got, want in zip(found, block_at(head, states[text], embedded[text], index, steps)):
+                    assert (got[text, index] - want).abs().max() < 1e-5
+    # All trained parameters have a gradient.
     sum(x.square().sum() for x in head.unroll(states, embedded, 4)).backward()
     assert all(weight.grad is not None and weight.grad.abs().max() > 0 for weight in head.parameters())
 
 
 def test_gradients_of_the_loss_are_autograds():
-    """Likeness and the acceptance of one draft by their own formulas; of several by finite differences of the acceptance."""
+    """Tests the likeness and single-draft losses against their formulas, and several drafts by finite differences."""
     rows, width, vocabulary, steps = 40, 16, 24, 3
     output = Output(torch.arange(vocabulary), noise(vocabulary, width, seed=1), 0.7, 5.0)
     last, normed = noise(rows, width, seed=2), [noise(rows, width, seed=3 + i).requires_grad_() for i in range(steps)]
@@ -208,7 +208,7 @@ def test_gradients_of_the_loss_are_autograds():
             moved[:, token] = 1e-4
             high, low = (acceptance(p.double(), (logits + sign * moved).softmax(1), drafts) for sign in (1, -1))
             off += ((low - high) / 2e-4 - slope[:, token]).abs().gt(1e-3).sum().item()
-        # The best set changes somewhere: the loss has edges.
+        # The loss is not smooth where the best set changes.
         assert off * 50 < rows * vocabulary, off
 
 
@@ -220,7 +220,7 @@ def test_acceptance_increases_with_drafts():
 
 
 def small_folder(path, sequences=70, hidden=32):
-    """Random text of a target whose last state, and so its distribution, goes by the token before alone."""
+    """Writes random samples of a target whose last state, and so its distribution, depends on the previous token only."""
     generator = torch.Generator().manual_seed(1)
     model = dict(
         hidden_size=hidden, intermediate_size=48, num_attention_heads=4, num_key_value_heads=2, head_dim=8, rope_theta=300.0,
@@ -252,9 +252,9 @@ def learner(path, tokens=4000):
 
 def test_resumed_run_equals_uninterrupted_run(tmp_path):
     small_folder(tmp_path)
-    whole, first = learner(tmp_path), learner(tmp_path)
+    uninterrupted, first = learner(tmp_path), learner(tmp_path)
     for _ in range(6):
-        whole.step()
+        uninterrupted.step()
     for _ in range(3):
         first.step()
     first.save(tmp_path / "checkpoint.pt")
@@ -262,30 +262,30 @@ def test_resumed_run_equals_uninterrupted_run(tmp_path):
     second.load(tmp_path / "checkpoint.pt")
     for _ in range(3):
         second.step()
-    assert (second.steps, second.tokens, second.visits) == (whole.steps, whole.tokens, whole.visits)
-    for name, weight in whole.head.named().items():
+    assert (second.steps, second.tokens, second.visits) == (uninterrupted.steps, uninterrupted.tokens, uninterrupted.visits)
+    for name, weight in uninterrupted.head.named().items():
         assert torch.equal(weight, second.head[name]), name
-    assert whole.check() == second.check()
+    assert uninterrupted.check() == second.check()
 
 
 def test_samples_are_used_equally_often_except_held_out(tmp_path):
     small_folder(tmp_path)
-    own = learner(tmp_path)
+    trainer = learner(tmp_path)
     for _ in range(11):
-        own.step()
-    held_out = set(own.folder.held_out())
+        trainer.step()
+    held_out = set(trainer.folder.held_out())
     assert len(held_out) == 48
-    assert {own.visits[i] for i in held_out} == {0}
-    assert {own.visits[i] for i in range(70) if i not in held_out} == {2}
+    assert {trainer.visits[i] for i in held_out} == {0}
+    assert {trainer.visits[i] for i in range(70) if i not in held_out} == {2}
 
 
 def test_training_increases_acceptance(tmp_path):
     small_folder(tmp_path)
-    own = learner(tmp_path, 12000)
-    before = own.check().means()["acceptance"]
-    while own.tokens < 12000:
-        own.step()
-    assert all(new > old + 0.02 for old, new in zip(before, own.check().means()["acceptance"]))
+    trainer = learner(tmp_path, 12000)
+    before = trainer.check().means()["acceptance"]
+    while trainer.tokens < 12000:
+        trainer.step()
+    assert all(new > old + 0.02 for old, new in zip(before, trainer.check().means()["acceptance"]))
 
 
 def test_estimated_speedup():
@@ -326,10 +326,10 @@ def test_command_trains_usable_head(tmp_path, form, tokens):
     greedy = engine.generate(engine.encode("fn main() {"), tree="paths:1,3", max_tokens=60, sampling=polydraft.Sampling(0.0))
     assert "accepted" in generation.origins and plain.tokens == greedy.tokens
     if form == "eagle3":
-        # It goes on from there: more passes over the same text.
+        # Resumes with more passes over the same samples.
         more = command("--out", out, "--work", work, "--only", "learn", "--passes", 2, "--json", *small)
         assert json.loads(more.stdout.splitlines()[-1])["tokens"] >= 2 * tokens
-    # Another form does not go on from there.
+    # A run with another form cannot resume.
     other = ["--form", "eagle3" if form == "block" else "block"]
     refused = command("--out", out, "--work", work, "--only", "learn", *small, *other, code=1).stderr
     assert "expected a head of the form" in refused

@@ -1,4 +1,4 @@
-"""Inside transformers: the distribution is that of plain `generate`, proven on tiny models, and the text is at temperature 0."""
+"""Inside transformers: same distribution as plain `generate`, by enumeration on tiny models, and same output at temperature 0."""
 
 import itertools
 import os
@@ -26,7 +26,7 @@ def pair():
 
 
 def speculate(model, draft, ids, **options):
-    """With several paths, whatever they cost here."""
+    """Uses several paths, independent of measured costs."""
     options = {"paths": 2, "depth": 3, **options}
     return model.generate(ids, custom_generate=inside.generate, assistant_model=draft, **options)
 
@@ -38,7 +38,7 @@ def test_llama_supports_tree_masks(pair):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_detects_node_with_wrong_mask(dtype, monkeypatch):
-    """A fault moves logits by more than rounding does, in bf16 too, and in either way of scoring trees."""
+    """A fault changes logits more than rounding, also in bf16, for both forms of tree scoring."""
     from polydraft.transformers.static import model as static
 
     def model():
@@ -59,7 +59,7 @@ def test_detects_node_with_wrong_mask(dtype, monkeypatch):
 
 @pytest.mark.parametrize("tree", TREES)
 def test_tree_scores_equal_path_scores(pair, tree):
-    """Three steps, the cache cut back between them, against a run over every path alone."""
+    """Compares three steps, with the cache cut back in between, with passes over single paths."""
     model, random, rng = pair[0], np.random.default_rng(5), polydraft.Rng(2)
     trees, rows = scoring.Trees(model, range(30)), scoring.Rows(model, range(30))
     with torch.no_grad():
@@ -114,7 +114,7 @@ def test_greedy_output_equals_plain_generate(pair, verifier, tree, mode, monkeyp
     {"suppress_tokens": list(range(30))}, {"return_dict_in_generate": True}, {"prefill_chunk_size": 4},
 ])  # fmt: skip
 def test_logits_processors_and_limits(pair, options):
-    """What depends on the tokens before is asked at every node; what ends a text ends it in its place."""
+    """Processors that depend on previous tokens run at every node, and limits end the sequence at the right token."""
     model, draft = pair
     ids = torch.tensor([[1, 2, 3, 4, 5, 6, 7]])
     settings = {"do_sample": False, **({"max_new_tokens": 30} if "max_length" not in options else {}), **options}
@@ -142,7 +142,7 @@ def test_batches_streamers_and_criteria(pair):
 
 
 def distribution_of(model, ids, length, process=None):
-    """The exact law of the next tokens of plain sampling, by text."""
+    """Returns the exact distribution of the next tokens of plain sampling."""
     vocabulary, exact = model.config.vocab_size, {}
     token_lists = list(itertools.product(range(vocabulary), repeat=length))
     rows = torch.cat([ids.expand(len(token_lists), -1), torch.tensor(token_lists)], dim=-1)
@@ -161,7 +161,7 @@ def distribution_of(model, ids, length, process=None):
 
 @pytest.mark.parametrize(("verifier", "tree", "length", "vocabulary", "options"), [
     ("nested-priority", "paths:2,1", 2, 3, {}),
-    # With a vocabulary of three it takes five minutes.
+    # A vocabulary of three would take five minutes.
     ("nested-priority", "paths:2,2", 3, 3 if EXHAUSTIVE else 2, {}),
     ("spectr", "paths:2,1", 2, 3, {}),
     ("block", "paths:1,2", 3, 3, {}),
@@ -169,7 +169,7 @@ def distribution_of(model, ids, length, process=None):
     ("nested-priority", "paths:2,1", 2, 3, {"temperature": 0.6, "top_k": 2, "repetition_penalty": 1.7}),
 ])  # fmt: skip
 def test_output_distribution_by_enumeration(verifier, tree, length, vocabulary, options):
-    """Every draw of every step and every decision of `model.generate` is gone through: its distribution is plain sampling's."""
+    """Enumerates every draw and decision of `model.generate`: its distribution equals that of plain sampling."""
     model = tiny.llama(vocabulary=vocabulary, layers=2, width=16, seed=4, scale=0.4)
     draft, ids = tiny.first_layers(model), torch.tensor([[0, 1]])
 
@@ -210,7 +210,7 @@ def test_output_distribution_by_g_test(monkeypatch):
     draft, ids = tiny.first_layers(model), torch.tensor([[1, 2, 3]])
     statistic, freedom, p = g_test_of(model, draft, ids, 500, 2, paths=4, depth=3)
     assert p > 1e-3 and freedom > 12, (statistic, freedom, p)
-    # The same test sees a mask that lets nodes see what is beside and below them.
+    # The same test detects a mask that lets nodes attend to siblings and descendants.
     assert inside.takes_trees(model) and inside.takes_trees(draft)
     right = scoring.Trees._run
 
@@ -238,7 +238,7 @@ def test_seeds_and_statistics(pair):
 
 
 def test_draft_with_other_vocabulary_size(pair):
-    """Models of one tokenizer, padded differently."""
+    """Models with the same tokenizer and differently padded vocabularies."""
     model = pair[0]
     ids = torch.tensor([[1, 2, 3]])
     plain = model.generate(ids, do_sample=False, max_new_tokens=15)
@@ -248,7 +248,7 @@ def test_draft_with_other_vocabulary_size(pair):
 
 
 def test_models_without_tree_masks_use_rows():
-    """Attention in a sliding window, and positions by ALiBi: a row for each path, and the same text."""
+    """Sliding windows and ALiBi use a row for each path, with the same output."""
     models = [
         transformers.MistralForCausalLM(transformers.MistralConfig(
             vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,

@@ -1,4 +1,4 @@
-"""Inside transformers, where no tree or no draft is named: one path, as deep as is worth it, and n-grams."""
+"""Inside transformers without a tree or draft argument: one path with a depth by measured costs, and n-grams."""
 
 import polydraft
 import pytest
@@ -17,7 +17,7 @@ IDS = torch.tensor([[1, 2, 3]])
 
 @pytest.fixture
 def pair():
-    """Of its own for each test: costs are kept with models."""
+    """New models for each test, because costs are cached with models."""
     model = tiny.llama(vocabulary=64, layers=3)
     return model, tiny.first_layers(model)
 
@@ -38,15 +38,15 @@ def test_default_tree_follows_measured_costs(pair, monkeypatch):
     assert report["tree"] == {"tree": "auto", "costs": measured[0]} and report["draft"] == "model" and report["loop"] == "host"
     seconds = [a["seconds"] for a in report["tree"]["costs"]["target"]]
     assert 0 < seconds[0] and seconds == sorted(seconds) and 0 < report["tree"]["costs"]["rejected"] < 1
-    # The measured steps are no part of the statistics.
+    # Statistics do not include measured steps.
     assert report["tokens"] == 40 and report["draft_calls"] <= 16 * report["target_calls"] <= 16 * 40
-    # The same output for a seed, here without measuring again, elsewhere by the same costs.
+    # Same output for a seed, without another measurement, and elsewhere with the same costs.
     assert generate(model, **options)[0] == one and len(measured) == 1
     assert generate(model, tree="auto", **options)[0] == one and len(measured) == 1
     monkeypatch.setattr(host, "_costs", type(host._costs)())
     assert generate(model, tree=report["tree"], **options)[0] == one and len(measured) == 1
     assert generate(model, tree="auto:2", **options)[1]["tree"]["depth"] == 2 and len(measured) == 2
-    # Another verifier, and plain sampling's text without sampling.
+    # Another verifier, and the greedy output of plain decoding.
     options = dict(draft_model=draft, do_sample=False, max_new_tokens=40)
     plain = model.generate(IDS, do_sample=False, max_new_tokens=40).tolist()
     assert generate(model, verifier="block", **options)[0] == plain and len(measured) == 3
@@ -54,7 +54,7 @@ def test_default_tree_follows_measured_costs(pair, monkeypatch):
 
 @pytest.mark.parametrize("room", [20, 100, 200, 512])
 def test_measurement_fits_model_positions(room):
-    """Learned positions end somewhere, and a prompt may be longer than what is measured after."""
+    """Learned positions are limited, and a prompt may be longer than the measured sequence."""
     config = transformers.GPT2Config(
         vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=room, bos_token_id=None, eos_token_id=None,
     )  # fmt: skip
@@ -68,12 +68,12 @@ def test_measurement_fits_model_positions(room):
 
 
 def test_costs_from_step_times():
-    """A pass of the draft takes 2, the first one 3 more, the target's 10 and 1 for each token; half of the chains fail."""
+    """A draft pass takes 2, the first one 3 more, a target pass 10 plus 1 for each token; half of the chains are rejected."""
     measurement = costs.Measurement()
     while measurement.goes_on():
         for kind, chain in enumerate(costs.CHAINS):
             accepted = iter([chain, 0] * 9)
-            # One step takes so long that it counts alone; here none does.
+            # No step is long enough to count alone.
             first = 3e-4 if chain else 0.0
             measurement.note(kind, lambda c=chain, f=first, a=accepted: (f + 2e-4 * c, 1e-3 + 1e-4 * c, next(a)))
     assert measurement.rounds == 2
@@ -81,7 +81,7 @@ def test_costs_from_step_times():
     assert [one["tokens"] for one in found["target"]] == [1, 2, 4, 8, 12]
     assert [one["seconds"] for one in found["target"]] == pytest.approx([1e-3, 1.1e-3, 1.3e-3, 1.7e-3, 2.1e-3])
     assert found["draft"][0]["seconds"] == pytest.approx(2e-4) and found["first"] == pytest.approx(3e-4)
-    # Of each kind and round two steps count, one of which accepts its whole chain: 22 and 4 rejections, twice.
+    # Two steps of each kind and round count; one accepts its full chain: 22 tokens and 4 rejections, twice.
     assert found["rejected"] == pytest.approx((0.5 + 8) / (1 + 8 + 2 * sum(costs.CHAINS)))
     polydraft.Tree({"tree": "auto", "costs": found})
 
@@ -96,7 +96,7 @@ def test_partly_specified_trees(pair, options, tree):
 
 
 def test_tree_uses_scheme_of_verifier(pair):
-    """By name, with the draws that it is exact for."""
+    """Trees by name use the drafting scheme that the verifier needs."""
     settings = dict(draft_model=pair[1], do_sample=False, max_new_tokens=12)
     plain = pair[0].generate(IDS, do_sample=False, max_new_tokens=12).tolist()
     rates = dict(acceptance=[0.6, 0.2], draft_sampling=polydraft.Sampling())

@@ -10,7 +10,7 @@ TREES = ["paths:2,2", "delayed:1,2,1", "2,2/without-replacement", "2,1/top-k", "
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("verifier", [v for v in polydraft.VERIFIERS if "walk:" not in v] + ["walk:priority", "walk:naive"])
 def test_verifiers_emit_target_distribution(verifier, tree):
-    """By enumeration of the very code that runs; a verifier that is not exact for a tree refuses it."""
+    """Enumerates the production code; a verifier rejects trees for which it is not exact."""
     target, draft = polydraft.random_tables(2, 3, seed=2)
     if not Verifier(verifier).supports(tree):
         with pytest.raises(Unsupported, match="expected"):
@@ -35,7 +35,7 @@ def logits(rng, nodes, vocabulary=6):
 
 
 def grown(tree, numbers, rng, vocabulary=6, **options):
-    """A draft, and the logits that it was drawn from, by node."""
+    """Returns a draft and the logits that it was drawn from, by node."""
     draft, distributions = Draft(tree, **options), {}
     while nodes := draft.frontier():
         rows = logits(numbers, len(nodes), vocabulary)
@@ -64,7 +64,7 @@ def test_drafts_by_level():
 
 @pytest.mark.parametrize("tree", ["paths:4,3", "3,2,1", "delayed:1,3,2", "3,2/without-replacement", "2,2/top-k"])
 def test_given_draft_equals_drawn_draft(tree):
-    """The same arrays, handed in as if an engine had drawn them, give the same decisions."""
+    """Arrays given as if drawn by an engine lead to the same decisions."""
     rng = np.random.default_rng(7)
     for seed in range(20):
         draft, rows = grown(tree, rng, Rng(seed))
@@ -73,7 +73,7 @@ def test_given_draft_equals_drawn_draft(tree):
             distributions[node] = row
         paths = tree.startswith("paths")
         scheme = tree.partition("/")[2] or "iid"
-        # Everywhere but in paths draws begin anew; behind the first of `delayed` its path goes on.
+        # Draws begin anew except in paths; in `delayed`, the path of the first draw continues.
         begins = None if paths else [(tree != "delayed:1,3,2") or depth != 2 for depth in draft.depths]
         given = Draft.given(draft.tokens, draft.parents, distributions, draft.counts, scheme, begins)
         assert (given.tokens == draft.tokens).all() and (given.counts == draft.counts).all()
@@ -134,7 +134,7 @@ def test_rejects_too_many_draws_immediately():
     for counts in ([0, 1, 4_000_000_000], [0, 2**19, 2**19 + 1]):
         with pytest.raises(TooLarge, match=f"at most 1048576 draws in all, got {sum(counts)}"):
             Draft.given([0, 1, 2], [-1, 0, 0], distributions, counts)
-    # The root is nobody's draw.
+    # The root is not drawn.
     given = Draft.given([0, 1, 2], [-1, 0, 0], distributions, [4_000_000_000, 3, 2])
     assert given.counts.tolist() == [0, 3, 2]
 
@@ -190,7 +190,7 @@ def test_rejects_invalid_arguments():
 
 
 def test_enumerates_custom_decode_loop():
-    """The law of a whole loop, drafts and decisions of several steps, through Python."""
+    """Enumerates the distribution of a decode loop in Python: drafts and decisions of several steps."""
     target, draft = polydraft.random_tables(2, 3, seed=8)
     length = 3
 
@@ -213,7 +213,7 @@ def test_enumerates_custom_decode_loop():
 
 
 def test_auto_tree_adapts_to_acceptance():
-    """`auto` looks at what became of drafts: with a draft that is always right it drafts more than with one that never is."""
+    """`auto` adapts to outcomes: it drafts more with a draft that is always accepted than with one that never is."""
     drafted = {}
     for right in (True, False):
         tree, rng, nodes = Tree("auto"), Rng(1), []
@@ -230,7 +230,7 @@ def test_auto_tree_adapts_to_acceptance():
 
 
 def test_settings_as_dictionaries():
-    """Dictionaries are the library's own records."""
+    """Dictionaries are parsed as the library's settings."""
     tree = Tree({"tree": "paths", "paths": 4, "depth": 8})
     assert repr(tree) == "Tree('paths:4,8')" and Verifier({"verifier": "walk", "rule": "k-seq"}).name == "spectr"
     costs = {"target": [[1, 1.0], [8, 1.2]], "draft": [[1, 0.1]]}
@@ -257,7 +257,7 @@ def test_tree_name_is_resolved_for_verifier():
         hub.require(name)
         tree = Tree(name, verifier="walk:hub")
         assert hub.supports(tree) and "/greedy" in repr(tree)
-        # A copy is what it is a copy of.
+        # A copy equals its original.
         assert repr(Tree(tree)) == repr(tree)
     assert repr(Tree("binary")) == "Tree('levels:2,2,2')" == repr(Tree("binary", verifier=Verifier()))
     target, draft = polydraft.random_tables(2, 3, seed=2)

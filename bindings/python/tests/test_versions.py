@@ -1,4 +1,4 @@
-"""What the docs say of versions of transformers is what the installed one does."""
+"""The installed version of transformers behaves as documented."""
 
 import inspect
 
@@ -14,7 +14,7 @@ from polydraft.transformers.generate import MADE_HERE  # noqa: E402
 
 
 def test_arguments_passed_by_generate():
-    """`assistant_model` and `streamer` do not arrive as arguments; if they do one day, nobody looks for them."""
+    """`assistant_model` and `streamer` do not arrive as arguments; if they do in a later version, no frame is searched."""
     model, seen = tiny.llama(), {}
 
     def probe(model, input_ids, logits_processor=None, stopping_criteria=None, generation_config=None,
@@ -40,12 +40,12 @@ def test_arguments_passed_by_generate():
     assert seen["mine"] == 4 and seen["nothing"] is None
     for name, argument, found in zip(("assistant_model", "streamer"), (model, streamer), seen["found"]):
         assert (seen[name] or found) is argument, name
-    # Anything else would be refused.
+    # Any other argument would be rejected.
     assert {*seen["rest"]} <= {*MADE_HERE} and "use_cache" in seen["rest"]
 
 
 def test_argument_names_do_not_clash_with_generate():
-    """A name that `generate` or a model's forward has would not reach us, or not only us."""
+    """`generate` or a model's forward would consume arguments with the same names."""
     theirs = set(inspect.signature(transformers.GenerationMixin.generate).parameters)
     theirs |= set(inspect.signature(transformers.GenerationMixin._sample).parameters)
     theirs |= set(vars(transformers.GenerationConfig()))

@@ -1,4 +1,4 @@
-"""Tiny random models made by transformers: a target, and a draft of its first layer."""
+"""Tiny random transformers models: a target, and a draft made of its first layer."""
 
 import torch
 import transformers
@@ -15,7 +15,7 @@ def llama(vocabulary=8, layers=2, width=32, seed=0, scale=0.3, **settings):
 
 
 def first_layers(model, layers=1):
-    """The same model cut off behind its first layers: a draft that often agrees."""
+    """Returns a copy truncated after its first layers: a draft that often agrees."""
     config = type(model.config)(**{**model.config.to_dict(), "num_hidden_layers": layers})
     draft = type(model)(config).eval()
     weights = model.state_dict()
@@ -24,7 +24,7 @@ def first_layers(model, layers=1):
 
 
 class Streamer:
-    """Keeps what it is given."""
+    """Records its tokens."""
 
     def __init__(self):
         self.put_, self.ended = [], 0
@@ -37,7 +37,7 @@ class Streamer:
 
 
 class Stop(transformers.StoppingCriteria):
-    """Ends a sequence at a multiple of seven."""
+    """Stops at a token that is a multiple of seven."""
 
     def __call__(self, input_ids, scores, **kwargs):
         return torch.tensor([input_ids.shape[1] >= 4 and int(input_ids[0, -1]) % 7 == 0])
