@@ -202,7 +202,7 @@ impl Config {
         let windows = self.attention.windowed.len();
         if self.attention.window.is_some() && windows != self.layers {
             return Err(format!(
-                "layer_types: expected {} entries, one a layer, got {windows}",
+                "layer_types: expected {} entries, one per layer, got {windows}",
                 self.layers
             ));
         }

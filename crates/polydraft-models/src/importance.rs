@@ -1,6 +1,7 @@
-//! Importance of a matrix's columns: how large the inputs are that they are multiplied with.
+//! Importance of a matrix's columns: the mean square of their inputs.
 //!
-//! Problem: rounding weights to few bits makes errors; which of them change the output most?
+//! Problem: when weights are rounded to few bits, find the rounding errors that change the output
+//! most.
 //! Source: llama.cpp's importance matrix (Kawrakow 2024, ggml-org/llama.cpp#4861): the error of a
 //! product is the sum of the weights' errors times the inputs, so the squared error of a weight
 //! counts in proportion to the mean square of its column's inputs.

@@ -15,7 +15,7 @@ pub(crate) struct Names {
     pub attention_output: &'static str,
     /// Norms of queries and of keys.
     pub qk_norms: [&'static str; 2],
-    /// Attention sinks, one logit a head (full name).
+    /// Attention sinks, one logit per head (full name).
     pub sinks: &'static str,
     pub latent: LatentNames,
     /// The norm before the attention, or after it with

@@ -1,8 +1,8 @@
 //! Forward pass of a decoder over any new tokens of any sequences: prompts, single tokens, trees.
 //!
-//! One pass serves every family; the differences between families are in [`Config`] and are resolved
-//! when the weights are loaded. Each matrix is read once for the tokens of all sequences; only
-//! attention goes sequence by sequence.
+//! One pass serves every family; the differences between families are in [`Config`] and are
+//! resolved when the weights are loaded. Each matrix is read once for the tokens of all sequences;
+//! attention is computed separately for each sequence.
 //! Source: Touvron et al. 2023 (Llama), Su et al. 2021 (rotary embedding), Ainslie et al. 2023
 //! (grouped queries), Miao et al. 2024 (SpecInfer, section 4: tree attention); for the rest see
 //! `family/`. Layout and names as in Hugging Face transformers.

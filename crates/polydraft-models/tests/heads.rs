@@ -364,7 +364,7 @@ fn errors_name_invalid_config_fields_of_a_head() {
         "expected eagle3, dflash, dflash2, dspark, got \"peagle\"",
     );
     let both = json!({"norm_before_fc": true, "fc_norm": true});
-    field("specforge", "/eagle_config", both, "norm_before_fc: expected false beside fc_norm");
+    field("specforge", "/eagle_config", both, "norm_before_fc: expected false with fc_norm");
     let sliding = json!(["sliding_attention"]);
     let types = "/transformer_layer_config/layer_types";
     field("speculators-qwen3", types, sliding, "layer_types: expected full_attention");

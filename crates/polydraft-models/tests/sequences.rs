@@ -110,7 +110,7 @@ fn generate(
     passes: usize,
     max_prompt: usize,
 ) -> Vec<Vec<u32>> {
-    // Which writers are in a pass, and what they generate, is random.
+    // The writers in a pass and their tokens are random.
     let mut rng = ChaCha12Rng::seed_from_u64(seed ^ 0x5eed);
     let mut writer = Writer::new(model, seed, max_prompt);
     let mut other_writers: Vec<Writer> =

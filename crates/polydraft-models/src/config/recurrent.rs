@@ -60,7 +60,9 @@ impl Recurrent {
     pub(super) fn check(&self, layers: usize) -> Result<(), String> {
         if self.layers.len() != layers {
             let got = self.layers.len();
-            return Err(format!("layer_types: expected {layers} entries, one a layer, got {got}"));
+            return Err(format!(
+                "layer_types: expected {layers} entries, one per layer, got {got}"
+            ));
         }
         match &self.mixer {
             Mixer::Delta(DeltaRule { key_heads, value_heads, .. })

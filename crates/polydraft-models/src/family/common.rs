@@ -112,7 +112,7 @@ pub(super) fn llama_biases(fields: &Fields) -> Result<Biases> {
 }
 
 /// Experts in every layer, with softmax scores and no shared expert: `count` experts of inner width
-/// `width`, of which `used` compute a token.
+/// `width`; `used` of them compute each token.
 pub(super) fn plain_experts(config: &Config, [count, used, width]: [usize; 3]) -> Experts {
     Experts {
         count,

@@ -103,7 +103,7 @@ impl<'g> Keys<'g> {
         let mut all = self.get(key, |metadata, key| metadata.bools(key))?.unwrap_or_default();
         if all.len() < layers {
             let (key, got) = (self.key(key), all.len());
-            return Err(format!("key {key}: expected {layers} values, one a layer, got {got}"));
+            return Err(format!("key {key}: expected {layers} values, one per layer, got {got}"));
         }
         all.truncate(layers);
         Ok(Some(all))
@@ -125,7 +125,7 @@ impl<'g> Keys<'g> {
         let all = self.get(key, |metadata, key| metadata.i32s(key))?.unwrap_or_default();
         if all.len() != layers {
             let (key, got) = (self.key(key), all.len());
-            return Err(format!("key {key}: expected {layers} values, one a layer, got {got}"));
+            return Err(format!("key {key}: expected {layers} values, one per layer, got {got}"));
         }
         let size = |value: i32| {
             let key = self.key(key);

@@ -174,7 +174,7 @@ fn eagle3(fields: &Fields, nested: Option<&Fields>, speculators: bool) -> Read<K
     let each = anywhere("fc_norm")? || anywhere("use_aux_norm")?;
     let norms = match (anywhere("norm_before_fc")?, each) {
         (true, true) => {
-            return Err("norm_before_fc: expected false beside fc_norm, got true".to_owned());
+            return Err("norm_before_fc: expected false with fc_norm, got true".to_owned());
         }
         (true, false) => FeatureNorms::Concatenated,
         (false, true) => FeatureNorms::PerState,

@@ -273,7 +273,7 @@ fn check(
     };
     if let Some(got) = config.hidden_state_count.filter(|count| *count != hidden_states.len()) {
         return Err(format!(
-            "num_aux_hidden_states: expected {}, one a layer, got {got}",
+            "num_aux_hidden_states: expected {}, one per layer, got {got}",
             hidden_states.len()
         ));
     }

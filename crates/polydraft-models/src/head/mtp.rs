@@ -7,7 +7,7 @@
 //! and as llama.cpp has them (`nextn`).
 //! Method: the first module, unrolled: its output state for a token is the input state of the next
 //! step. It reads the target's state after its last norm, and shares the target's embedding and
-//! output matrix, of which files have copies.
+//! output matrix; the copies of these in files are not used.
 //! Deviations: 1. In models with several modules, one per further token, only the first is used. 2.
 //! It returns its full distribution at every node of a tree. 3. The last norm of Nemotron 3's
 //! module is RMS, as in vLLM, SGLang and TensorRT-LLM; llama.cpp also subtracts the mean.

@@ -88,7 +88,7 @@ impl Transformer {
     }
 
     /// Bytes of the matrices that a self-draft does not share with its model, by the names that
-    /// [`restored`](Self::restored) uses.
+    /// [`load_cached`](Self::load_cached) uses.
     pub fn stored_matrices(&self) -> Vec<(String, &[u8])> {
         let mut all = Vec::new();
         for (number, layer) in self.layers.iter().enumerate() {

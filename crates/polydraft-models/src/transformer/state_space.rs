@@ -31,7 +31,7 @@ pub(crate) struct Parameters {
     pub rates: Vec<f32>,
     /// Bias of each head's step.
     pub shifts: Vec<f32>,
-    /// Weight of each head's value in the output beside the state (D in Mamba).
+    /// Weight of each head's value in the output, in addition to the state (D in Mamba).
     pub skip: Vec<f32>,
     /// Bounds to which steps are clamped.
     pub steps: [f32; 2],

@@ -73,7 +73,7 @@ impl State {
         {
             return Ok([rows, columns]);
         }
-        let expected = format!("two numbers a byte of a matrix of shape {:?}", self.shape);
+        let expected = format!("two numbers per byte of a matrix of shape {:?}", self.shape);
         Err(numbers.stored.tensor_error(expected, format!("{bytes} bytes")))
     }
 }
