@@ -62,12 +62,12 @@ impl LlamaTokenizer {
 
 impl Drop for LlamaTokenizer {
     fn drop(&mut self) {
-        // SAFETY: nobody else has the model, and this is its last use.
+        // SAFETY: no other pointer to the model exists, and this is its last use.
         unsafe { sys::llama_model_free(self.0) }
     }
 }
 
-/// Fragments of which random strings are made, usual and unusual ones.
+/// Fragments of random strings, common and uncommon ones.
 const FRAGMENTS: &[&str] = &[
     " ",
     "  ",

@@ -1,4 +1,4 @@
-//! An open sequence: its tokens, and which of them are computed.
+//! An open sequence: its tokens, and the number of computed ones.
 
 use polydraft::{NodeId, Token};
 use polydraft_engine::prefix::common_prefix;

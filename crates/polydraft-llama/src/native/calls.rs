@@ -14,7 +14,7 @@
 //!
 //! The switch to the thread and back takes two wake-ups: 0.15 to 0.28 ms on a virtual machine, 1 to
 //! 3 % of a pass of a model of 135 M parameters. A program that need not survive llama.cpp avoids
-//! them with [`host`]: it runs as a whole beside a thread that waits for it.
+//! them with [`host`], which runs all of it on one thread while the main thread waits.
 
 use std::any::Any;
 use std::ffi::{CStr, c_char, c_int, c_void};

@@ -69,7 +69,7 @@ unsafe impl Send for Context {}
 impl Drop for Context {
     fn drop(&mut self) {
         if !has_ended() {
-            // SAFETY: nobody else has the context, and it is not used after this.
+            // SAFETY: no other thread uses the context, and it is not used after this.
             let context = unsafe { SendPtr::new(self.context.as_ptr()) };
             // SAFETY: `llama_init_from_model` returned the pointer; this is its last use.
             let _ =
@@ -264,7 +264,7 @@ impl Context {
         query: impl FnOnce(sys::llama_memory_t) -> T + Send + 'static,
     ) -> Result<T> {
         let updates = self.updates.take();
-        // SAFETY: the context lives until this returns, and nobody else has it.
+        // SAFETY: the context lives until this returns, and no other thread uses it.
         let memory = unsafe { SendPtr::new(self.memory()) };
         call(move || {
             let memory = memory.take();
@@ -288,7 +288,7 @@ impl Context {
         take_logged_errors();
         let (updates, sent) = (self.updates.take(), std::mem::take(batch));
         let layers: Vec<u32> = self.captured.iter().map(|(layer, _)| *layer).collect();
-        // SAFETY: the context lives until this returns, and nobody else has it.
+        // SAFETY: the context lives until this returns, and no other thread uses it.
         let sent_pointers = unsafe { SendPtr::new((self.context.as_ptr(), self.memory())) };
         let (sent, done) = call(move || {
             let (context, memory) = sent_pointers.take();

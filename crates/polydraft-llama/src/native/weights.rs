@@ -19,8 +19,8 @@ unsafe impl Send for Weights {}
 impl Drop for Weights {
     fn drop(&mut self) {
         if !has_ended() {
-            // SAFETY: nobody else has the model: contexts are freed before it (see `Context`).
-            // Freeing notifies remote servers; if one is lost, the model is leaked.
+            // SAFETY: no other pointer to the model is used: contexts are freed before it (see
+            // `Context`). Freeing notifies remote servers; if one is lost, the model is leaked.
             let model = unsafe { SendPtr::new(self.0.as_ptr()) };
             // SAFETY: `llama_model_load_from_file` returned the pointer; this is its last use.
             let _ = call(move || {
