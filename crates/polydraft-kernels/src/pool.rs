@@ -62,7 +62,8 @@ pub(crate) fn parallel_for_each<T: Send>(
     });
 }
 
-/// Indices of a thread's share that no thread has taken yet. Aligned to two cache lines, which the CPU prefetches as a pair.
+/// Rest of a thread's share: the indices that no thread has taken yet. Aligned to two cache lines,
+/// which the CPU prefetches as a pair.
 #[repr(align(128))]
 struct Share {
     next: AtomicUsize,
