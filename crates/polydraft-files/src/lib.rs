@@ -33,7 +33,7 @@ impl FileKind {
     pub const PROMPT: Self = Self { name: "a prompt", max_bytes: 64 << 20 };
     /// Training text.
     pub const TRAINING_TEXT: Self = Self { name: "a training text", max_bytes: 1 << 30 };
-    /// An n-gram table: 40 bytes a context.
+    /// An n-gram table: 40 bytes per context.
     pub const NGRAMS: Self = Self { name: "a table of n-grams", max_bytes: 8 << 30 };
     /// Probabilities: a few distributions over a large vocabulary.
     pub const DISTRIBUTIONS: Self = Self { name: "a file of probabilities", max_bytes: 64 << 20 };
