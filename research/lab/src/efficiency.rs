@@ -154,7 +154,7 @@ pub fn run(args: Args) -> Result<()> {
     }
     if chooses(&tree) {
         return Err(UsageError::error(format_args!(
-            "--tree {tree} depends on what was accepted before: there is no one efficiency of it"
+            "--tree {tree} depends on what was accepted before, so it has no single efficiency"
         )));
     }
     let trees = count_drafts(&tree, vocabulary);

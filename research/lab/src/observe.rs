@@ -121,7 +121,7 @@ pub fn text<L: Look>(
     let generation = engine.close(session);
     failed?;
     let look = lock(&shared).take();
-    Ok((look.expect("nobody else takes it"), generation?.tokens))
+    Ok((look.expect("it is taken only here"), generation?.tokens))
 }
 
 /// Locks a mutex. If it is poisoned, the thread that panicked has already ended the run.

@@ -157,7 +157,7 @@ pub fn run(args: Args) -> Result<()> {
     if let Some(file) = &args.from {
         return show(&args, &super::read_record(file, "bench paper")?);
     }
-    let Some(paper) = args.paper else { unreachable!("clap asks for one") };
+    let Some(paper) = args.paper else { unreachable!("clap requires one") };
     let save = args.record.begin()?;
     let seconds = args.seconds.unwrap_or(if args.quick { QUICK } else { SECONDS });
     let time = Duration::from_secs(seconds);

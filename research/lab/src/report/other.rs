@@ -34,7 +34,7 @@ const KNOWN: [([&str; 2], &str); 16] = [
     (["/rows", "/tables"], "research/bench/learned_ngrams.py: n-grams that a model learned"),
     (
         ["/temperature", "/rows/0/relative_speed"],
-        "bench/learned_by_use.py: a server that learns from what it is asked",
+        "bench/learned_by_use.py: a server that learns from its requests",
     ),
     (["/rows", "/forms"], "research/bench/head_forms.py: draft heads of several forms"),
     (["/what", "/gpu"], "research/bench/gpu: on a GPU"),

@@ -112,7 +112,7 @@ const PATIENT: [&str; 3] = ["certify", "efficiency", "bench"];
 pub fn run(dice: &mut Dice, folder: &Path) -> Result<()> {
     let program = repository("target/debug/polydraft");
     if !program.exists() {
-        bail!("there is no program to try");
+        bail!("the program to test does not exist");
     }
     let mut words: Vec<String> =
         COMMANDS[dice.below(COMMANDS.len())].iter().map(|w| w.to_string()).collect();

@@ -250,7 +250,7 @@ fn lines(path: &Path, text: &str) -> Result<(Vec<Line>, usize)> {
     for (number, line) in text[..complete].lines().enumerate() {
         let location = format!("{}, line {}", path.display(), number + 1);
         let line: Line = serde_json::from_str(line).map_err(|error| {
-            Error::content(&location, "what the index says of a shard", error.to_string())
+            Error::content(&location, "a line about a shard", error.to_string())
         })?;
         if line.file != file_name(number) {
             return Err(Error::content(location, file_name(number), format!("{:?}", line.file)));

@@ -119,7 +119,7 @@ impl Recording {
             return Err(Error::TooLarge {
                 operation: "recording",
                 expected: format!(
-                    "at most {} MiB a prompt: fewer positions, or a smaller stored mass",
+                    "at most {} MiB per prompt: fewer positions, or a smaller stored mass",
                     MOST >> 20
                 ),
                 got: format!("{} MiB after {at} tokens of a sequence", numbers.size() >> 20),

@@ -31,7 +31,7 @@ impl Replay {
     /// `recorded`. From path trees, several drafts with fewer paths are subsampled.
     ///
     /// # Errors
-    /// A tree that is no part of the recorded one; verifiers none of which is exact for it;
+    /// A tree that is not part of the recorded one; no verifier that is exact for it;
     /// settings out of range.
     pub fn new(
         recorded: &PolicyKind,

@@ -177,7 +177,7 @@ pub fn print(report: &Report) -> Result<()> {
         ));
     }
     if report.rounds < 3 {
-        note("fewer than 3 rounds: the medians say little");
+        note("fewer than 3 rounds: the medians are unreliable");
     }
     Ok(())
 }
