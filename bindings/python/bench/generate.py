@@ -1,11 +1,11 @@
-"""Tokens per second and block efficiency inside transformers, beside its own assisted generation with the same models.
+"""Tokens per second and block efficiency inside transformers, compared with its assisted generation on the same models.
 
     python bench/generate.py [--tokens 64] [--count 8] [--record FILE]
 
-A random Llama and the draft of its first layer, as the tests have them, but wider and with distributions more like a language model's.
-Assisted generation drafts `depth` tokens with its schedule of lengths and its confidence threshold switched off, so that both
-draft the same number; ways take turns, text by text. Block efficiency: tokens per pass of the target, ours not counting the pass
-that reads the prompt, which the others decode a token with. Answers are checked first: without sampling all texts must be equal.
+A random Llama and a draft made of its first layer, as in the tests, but wider and with more realistic distributions. Assisted
+generation drafts `depth` tokens with its length schedule and confidence threshold disabled, so that both draft the same
+number; methods alternate from prompt to prompt. Block efficiency: tokens per target pass; for polydraft without the pass over the
+prompt, with which the others decode a token. Outputs are checked first: without sampling all must be equal.
 """
 
 import pathlib
@@ -28,14 +28,14 @@ class Counted:
 
     def __init__(self, model):
         self.passes = 0
-        model.register_forward_pre_hook(self.one)
+        model.register_forward_pre_hook(self.count)
 
-    def one(self, *_):
+    def count(self, *_):
         self.passes += 1
 
 
 def pair(args):
-    """A random Llama whose layers behind the first change less than it, and whose distributions are as peaked as a language model's."""
+    """Makes a random Llama whose later layers contribute less than the first, with peaked distributions."""
     model = tiny.llama(args.vocabulary, args.layers, args.width, scale=args.scale)
     with torch.no_grad():
         for layer in model.model.layers[1:]:
@@ -51,8 +51,8 @@ def pair(args):
 
 def ways(draft, depth, temperature):
     ours = {"custom_generate": polydraft.transformers.generate, "assistant_model": draft}
-    # Without sampling paths that are drawn would all be one: the four likeliest first tokens, and
-    # the likeliest behind each.
+    # Without sampling, drawn paths would all be equal: uses the four most likely first tokens, each
+    # followed by the most likely tokens.
     likeliest = {"tree": "4" + ",1" * (depth - 1) + "/top-k", "verifier": "walk:naive", "draft_sampling": polydraft.Sampling()}
     name = "nested-priority" if temperature else "walk:naive, top-k"
     return {
@@ -65,18 +65,18 @@ def ways(draft, depth, temperature):
 
 
 def measure(model, counted, named, prompts, tokens, sampling):
-    """Seconds, passes and texts of every way, by prompt; the first one is for warming up."""
+    """Returns seconds, passes and outputs of every method by prompt, after a warm-up run."""
     seconds, passes, sequences = ({name: [] for name in named} for _ in range(3))
     for number, prompt in enumerate([prompts[0], *prompts]):
         for name, options in named.items():
             torch.manual_seed(number)
             counted.passes = 0
             start = time.perf_counter()
-            text = model.generate(prompt, max_new_tokens=tokens, **sampling, **options)
+            output = model.generate(prompt, max_new_tokens=tokens, **sampling, **options)
             if number:
                 seconds[name].append(time.perf_counter() - start)
                 passes[name].append(counted.passes)
-                sequences[name].append(text.tolist())
+                sequences[name].append(output.tolist())
     return seconds, passes, sequences
 
 
@@ -87,8 +87,8 @@ def main():
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--vocabulary", type=int, default=4096)
     parser.add_argument("--scale", type=float, default=0.04)
-    parser.add_argument("--damp", type=float, default=0.05, help="what later layers count beside the first")
-    parser.add_argument("--peak", type=float, default=3.0, help="times the output matrix")
+    parser.add_argument("--damp", type=float, default=0.05, help="factor of later layers, relative to the first")
+    parser.add_argument("--peak", type=float, default=3.0, help="factor of the output matrix")
     args = parser.parse_args()
     model, draft = pair(args)
     counted, rows = Counted(model), []
@@ -99,7 +99,7 @@ def main():
         named = ways(draft, args.depth, temperature)
         seconds, passes, sequences = measure(model, counted, named, prompts, args.tokens, sampling)
         if not temperature:
-            assert all(text == sequences["plain"] for text in sequences.values()), "texts without sampling differ"
+            assert all(found == sequences["plain"] for found in sequences.values()), "outputs without sampling differ"
         for name in named:
             prompt_passes = args.count if name.startswith("polydraft") else 0
             row = {

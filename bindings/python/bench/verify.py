@@ -1,10 +1,10 @@
-"""What a verification step costs from Python, beside the step of the Rust bench on the same arrays.
+"""Cost of a verification step from Python, compared with the step of the Rust benchmark on the same arrays.
 
     MATURIN_PEP517_ARGS="--features bench" pip install .     # or: maturin develop --release --features bench
     RAYON_NUM_THREADS=2 python bench/verify.py [--vocabulary 128256] [--paths 4] [--depth 8] [--record FILE]
 
-A step is what an engine has to do: from tokens, parents and logits to the emitted tokens. In Python that is one call,
-`polydraft.verify_arrays`. The two take turns; both must emit the same tokens for a seed. Medians of the ratio of neighbours.
+A step computes the emitted tokens from tokens, parents and logits, as an engine does: in Python one call of
+`polydraft.verify_arrays`. Both alternate and must emit the same tokens for a seed. Reports the median ratio of adjacent steps.
 """
 
 import statistics
@@ -17,7 +17,7 @@ import polydraft
 
 
 def case(paths, depth, vocabulary, seed):
-    """Paths drawn from distributions like a language model's: normal logits of deviation 4, the draft's with an error of 1."""
+    """Draws paths from distributions like a language model's: normal logits of deviation 4, the draft's with an error of 1."""
     random = np.random.default_rng(seed)
     draft, target_rows, draft_rows = polydraft.Draft(f"paths:{paths},{depth}"), {}, {}
 

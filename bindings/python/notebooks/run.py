@@ -1,4 +1,4 @@
-"""Executes the notebooks: what fails in a cell fails here. With --write, outputs are kept in the files.
+"""Executes the notebooks and fails if a cell fails. With --write, stores the outputs in the files.
 
 python notebooks/run.py [--write]
 """

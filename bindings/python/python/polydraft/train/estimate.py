@@ -72,6 +72,6 @@ def table(costs: Costs) -> str:
         f"{costs.head:.3f}, a target pass over 4 tokens {costs.target[3]:.2f}, "
         f"over 8 {costs.target[7]:.2f}",
         "acceptance " + "  ".join(f"{a:5.1f}" for a in SHOWN),
-        "speedup    " + " ".join(f"{costs.gain([a])[0]:6.2f}" for a in SHOWN),
+        "speedup   " + " ".join(f"{costs.gain([a])[0]:6.2f}" for a in SHOWN),
     ]
     return "\n".join(lines)
