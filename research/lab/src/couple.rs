@@ -20,10 +20,10 @@ pub use distributions::{Distributions, from_bytes};
 
 /// Run token-level rules on a target distribution and a draft distribution.
 ///
-/// Prints how often a rule emits one of the drafts, how near that is to the optimum, and, with
-/// --given, the exact distribution of the token it emits. Without --rule it compares all rules, the
-/// fast ones first, then the reference solvers (linear-program, max-flow, slackness,
-/// global-resolution) as far as the problem is small enough for them.
+/// Prints how often a rule emits one of the drafts, the optimum, and, with --given, the exact
+/// distribution of the emitted token. Without --rule, compares all rules: first the fast ones, then
+/// the reference solvers (linear-program, max-flow, slackness, global-resolution) if the problem is
+/// small enough for them.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 The distributions are one of
@@ -45,19 +45,19 @@ pub struct Args {
     /// The distributions; '-' or nothing is JSON on standard input.
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// The target's distribution, a .npy file.
+    /// Target distribution, a .npy file.
     #[arg(long, value_name = "FILE", requires = "draft", conflicts_with = "file")]
     target: Option<PathBuf>,
-    /// The draft's distribution, a .npy file. For distinct drafts it is repeated.
+    /// Draft distribution, a .npy file. Repeat it for distinct drafts.
     #[arg(long, value_name = "FILE", requires = "target")]
     draft: Vec<PathBuf>,
-    /// Normalise distributions that sum to 1 within 0.001 only.
+    /// Normalise distributions whose sum differs from 1 by up to 0.001.
     #[arg(long)]
     normalize: bool,
-    /// The rule [default: all that fit].
+    /// Rule [default: all that support the problem].
     #[arg(long, short, value_name = "NAME", value_parser = rule_name)]
     rule: Option<String>,
-    /// A setting of the rule, as its JSON name and value. May be repeated.
+    /// Setting of the rule, as its JSON name and value. May be repeated.
     #[arg(long, value_name = "NAME=VALUE", requires = "rule", value_parser = settings::setting)]
     set: Vec<settings::Setting>,
     /// Number of drafts [default: 2, or as many as there are draft distributions; 1 for 'single'].
@@ -68,8 +68,8 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..=10_000),
     )]
     drafts: Option<u32>,
-    /// How drafts are drawn: iid, without-replacement, greedy, hub or distinct [default: iid; hub
-    /// for 'hub', distinct for several draft distributions; without a rule all].
+    /// Drafting scheme: iid, without-replacement, greedy, hub or distinct [default: iid; hub for
+    /// rule 'hub', distinct for several draft distributions; all schemes without --rule].
     #[arg(long, value_name = "SCHEME")]
     drafting: Option<Drafting>,
     /// Print the distribution of the emitted token given these drafts, in the order drawn.

@@ -19,13 +19,13 @@ use serde::Serialize;
 use crate::bench::verifiers::chooses;
 use crate::settings;
 
-/// Compute exactly how many tokens a verifier emits per call, on models given as tables, and check
-/// its emitted distribution.
+/// Compute the exact number of tokens that a verifier emits per call on table models, and check its
+/// emitted distribution.
 ///
-/// Every tree of drafts that can be drawn and every decision of the verifier is enumerated, so both
-/// numbers are exact. A table model is JSON such as {"vocabulary": 2, "next": {"": [0.5, 0.5], "0":
-/// [0.9, 0.1], "0 1": [0, 1]}}: next-token probabilities by context, token ids separated by spaces.
-/// The longest suffix of the context that is listed counts, "" is the fallback.
+/// Every tree of drafts and every decision of the verifier is enumerated, so both results are
+/// exact. A table model is JSON such as {"vocabulary": 2, "next": {"": [0.5, 0.5], "0": [0.9, 0.1],
+/// "0 1": [0, 1]}}: next-token probabilities by context, with token ids separated by spaces. The
+/// longest listed suffix of the context applies; "" is the fallback.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -40,17 +40,16 @@ pub struct Args {
     /// Table model of the target.
     #[arg(long, value_name = "FILE")]
     target: PathBuf,
-    /// Table model of the draft, of the same vocabulary. Of several, each draws a path.
+    /// Table model of the draft, with the same vocabulary. With several, each draws a path.
     #[arg(long, value_name = "FILE", required = true)]
     draft: Vec<PathBuf>,
     /// The verifier, as in 'generate' [default: all that are exact for the tree].
     #[arg(long, value_name = "NAME", value_parser = polydraft_reference::verifier)]
     verifier: Option<VerifierKind>,
-    /// A setting of the verifier, or of the rule of a walk, as its JSON name and value. May be
-    /// repeated.
+    /// Setting of the verifier, or of a walk's rule, as its JSON name and value. May be repeated.
     #[arg(long, value_name = "NAME=VALUE", requires = "verifier", value_parser = settings::setting)]
     set: Vec<settings::Setting>,
-    /// Another tree than a number of paths, such as 3,2/hub, fixed:0,0,1/iid, delayed:1,2,2 or
+    /// Tree other than paths, such as 3,2/hub, fixed:0,0,1/iid, delayed:1,2,2 or
     /// 2,2/without-replacement.
     #[arg(long, value_name = "TREE", conflicts_with_all = ["paths", "depth", "bound"])]
     tree: Option<PolicyKind>,
@@ -63,7 +62,7 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..=64),
     )]
     paths: u32,
-    /// Tokens of each path.
+    /// Number of tokens of each path.
     #[arg(
         long,
         short = 'd',
@@ -72,11 +71,11 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..=64),
     )]
     depth: u32,
-    /// Also the bound over all lossless verifiers, including those that know all distributions and
-    /// not only those at drafted nodes, by linear programming.
+    /// Also compute the upper bound over all lossless verifiers, including verifiers that know all
+    /// distributions, not only those at drafted nodes, by linear programming.
     #[arg(long)]
     bound: bool,
-    /// Trees to enumerate at most. A million take seconds to minutes.
+    /// Maximum number of trees to enumerate. A million takes seconds to minutes.
     #[arg(long, value_name = "N", default_value_t = 2_000_000)]
     max_trees: u64,
     /// Print JSON: an object, or a list of them if no verifier is named.

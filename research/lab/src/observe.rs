@@ -72,7 +72,7 @@ pub struct Plan<'a> {
     pub paths: Option<usize>,
 }
 
-/// Returns the seed of the sequence of a prompt in a round.
+/// Returns the seed of the sequence of a prompt in a round of a run with seed `seed`.
 pub fn text_seed(seed: u64, round: u64, prompt: usize) -> u64 {
     seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (round << 32 | prompt as u64)
 }

@@ -18,12 +18,12 @@ use crate::args::{RecordArgs, finish};
 use crate::bench::verifiers::{ALL, Origin, Report, Setting, Traced, show};
 use crate::plot;
 
-/// Compare verifiers on what 'polydraft-lab trace' recorded, on all cores and without models.
+/// Compare verifiers on traces recorded by 'polydraft-lab trace', on all cores and without models.
 ///
-/// The measurement of 'bench verifiers', with the same numbers on the same drafts: where
-/// distributions are exact, to the last bit. Trees are the recorded one and those that are part of
-/// it: from K paths of L tokens, drafts of fewer and shorter paths are subsampled. Every file is
-/// checked before it is used.
+/// The measurement is that of 'bench verifiers', and the results on the same drafts are equal:
+/// bitwise, if distributions were stored exactly. Trees are the recorded tree and trees that are
+/// part of it: from K paths of L tokens, drafts with fewer or shorter paths are subsampled. Every
+/// file is checked before use.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -45,8 +45,8 @@ pub struct Args {
         value_parser = polydraft_reference::verifier,
     )]
     verifiers: Vec<VerifierKind>,
-    /// The tree to compare on, with the verifiers that are exact for it [default: the recorded
-    /// one]. May be repeated.
+    /// Tree to compare on, with the verifiers that are exact for it [default: the recorded tree].
+    /// May be repeated.
     #[arg(long = "tree", value_name = "TREE")]
     trees: Vec<PolicyKind>,
     /// Threads to compute with [default: one per core].

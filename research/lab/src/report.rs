@@ -25,12 +25,12 @@ use polydraft_cli::save::Save;
 use page::Section;
 use record::{Kind, Record};
 
-/// Show records as one page of tables and charts, a single file that asks nothing of the network.
+/// Show records as one HTML page of tables and charts, a single file without external resources.
 ///
 /// A record is the output of --save or --json of 'bench', 'certify', 'efficiency' and 'generate',
-/// or of a script in bench/; a file may contain several, one after the other. Each figure shows the
-/// command that measured it, if the record has it. The p-values of several runs of 'certify' are
-/// shown together, as are all results of 'efficiency'.
+/// or of a script in bench/. A file may contain several records, one after the other. Each figure
+/// shows the command that measured it, if the record contains it. The p-values of several runs of
+/// 'certify' are shown together, as are all results of 'efficiency'.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -43,10 +43,10 @@ pub struct Args {
     /// Files of records.
     #[arg(value_name = "RECORD", required = true)]
     records: Vec<PathBuf>,
-    /// The page to write; '-' is standard output.
+    /// File of the page; '-' is standard output.
     #[arg(long, short = 'o', value_name = "FILE")]
     output: PathBuf,
-    /// The page's heading.
+    /// Heading of the page.
     #[arg(long, value_name = "TEXT", default_value = "polydraft, measured")]
     title: String,
 }

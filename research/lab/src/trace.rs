@@ -20,13 +20,13 @@ use crate::bench::verifiers::chooses;
 use crate::cut::one_draft;
 use crate::observe::{self, Plan, text_seed};
 
-/// Record drafts and distributions at positions of the target's own output, to replay verifiers on
-/// them.
+/// Record drafts and distributions at positions of the target's own output, for later comparison of
+/// verifiers.
 ///
-/// DIR gets a header with models, settings and program, a file for each prompt with the drafted
-/// trees, their drafting schemes, and the draft's and the target's distribution at every node, and
-/// an index of these files (docs/traces.md). 'polydraft-lab replay' compares verifiers on it, on
-/// any machine, without models. An interruption loses the current prompt; --append goes on.
+/// DIR receives a header with models, settings and program; one file per prompt with the drafted
+/// trees, their drafting schemes, and the distributions of draft and target at every node; and an
+/// index of these files (docs/traces.md). 'polydraft-lab replay' compares verifiers on a trace, on
+/// any machine and without models. An interruption loses the current prompt; --append continues.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -45,13 +45,13 @@ pub struct Args {
     sampling: SamplingArgs,
     #[command(flatten)]
     prompts: PromptArgs,
-    /// The tree to draft, as for 'generate --tree'; replay takes this tree and those that are part
-    /// of it: of K paths any fewer and shorter.
+    /// Tree to draft, as for 'generate --tree'. Replay can use this tree and trees that are part of
+    /// it: for K paths, fewer or shorter paths.
     #[arg(long, value_name = "TREE", default_value = "paths:8,4")]
     tree: PolicyKind,
-    /// Store of each distribution the likeliest tokens up to this probability P, rounded to 1 - P,
-    /// and the drafted tokens; 1 stores all exactly. At the default an expected number of
-    /// tokens changes by about 0.001, at 0.999 by up to 0.01.
+    /// Probability mass P of the likeliest tokens to store of each distribution, rounded to 1 - P,
+    /// in addition to the drafted tokens; 1 stores distributions exactly. The default changes an
+    /// expected number of tokens by about 0.001, and 0.999 by up to 0.01.
     #[arg(long, value_name = "P", default_value_t = 0.9999, value_parser = mass)]
     mass: f64,
     /// Number of sequences after each prompt: standard errors need at least two.

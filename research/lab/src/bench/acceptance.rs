@@ -17,11 +17,11 @@ use serde::Serialize;
 use crate::args::RecordArgs;
 use crate::cut::one_draft;
 
-/// Measure how often the first, second, .. draft at a node is the one accepted, for sequoia trees.
+/// Measure how often the first, second, .. draft at a node is accepted, for sequoia trees.
 ///
-/// Decodes with trees of one level whose tokens are drawn without replacement (or as --drafting
-/// says), verified by a walk with recursive rejection, and counts. The result depends on models,
-/// prompts and sampling.
+/// Decodes with trees of one level whose tokens are drawn without replacement (or with --drafting),
+/// and verifies them with a walk with recursive rejection. The result depends on models, prompts
+/// and sampling.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Example:
@@ -35,7 +35,7 @@ pub struct Args {
     sampling: SamplingArgs,
     #[command(flatten)]
     prompts: PromptArgs,
-    /// Drafts at each node.
+    /// Number of drafts at each node.
     #[arg(
         long,
         value_name = "J",
@@ -43,7 +43,7 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..=256),
     )]
     children: u32,
-    /// The verifier to measure with.
+    /// Verifier to measure.
     #[arg(
         long,
         value_name = "NAME",
@@ -51,7 +51,7 @@ pub struct Args {
         value_parser = polydraft_reference::verifier,
     )]
     verifier: VerifierKind,
-    /// How the drafts at a node are drawn: without-replacement, top-k (with walk:naive), iid.
+    /// Drafting scheme: without-replacement, top-k (with walk:naive) or iid.
     #[arg(long, value_name = "SCHEME", default_value = "without-replacement")]
     drafting: Drafting,
     /// Tokens to generate per prompt; nothing is drafted before the last one.

@@ -30,10 +30,10 @@ pub use ways::{Way, way};
 
 /// Compare plain decoding with verifiers, numbers of paths, depths and temperatures, in one run.
 ///
-/// First every method must give the tokens of plain decoding at temperature 0 on every prompt (but
-/// for ties within rounding, which are counted); then all methods are timed in turn, prompt by
-/// prompt, so that a drift of the machine affects all alike. Speeds and ratios are medians over the
-/// rounds; block efficiencies are means, with their standard error over the rounds.
+/// First, the output of every method must equal plain decoding's at temperature 0 on every prompt
+/// (except for ties within rounding, which are counted). Then all methods are timed in turn, prompt
+/// by prompt, so that drift of the machine affects all alike. Speeds and ratios are medians over
+/// the rounds; block efficiencies are means with standard errors over the rounds.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -47,7 +47,7 @@ pub struct Args {
     models: ModelArgs,
     #[command(flatten)]
     prompts: PromptArgs,
-    /// Verifiers to compare; those of one path are run with one.
+    /// Verifiers to compare; single-path verifiers run with one path.
     #[arg(
         long,
         value_name = "NAME,..",
@@ -78,11 +78,11 @@ pub struct Args {
     /// Draw the block efficiencies to this .svg file. May be repeated.
     #[arg(long, value_name = "FILE")]
     plot: Vec<PathBuf>,
-    /// Draw tokens per second against the nodes of a tree to this .svg file, with plain decoding's,
-    /// and with the speed that the costs of forward passes predict for each. May be repeated.
+    /// Draw tokens per second by number of nodes of the tree to this .svg file, with plain decoding
+    /// and with the speed that the costs of forward passes predict. May be repeated.
     #[arg(long, value_name = "FILE")]
     plot_speed: Vec<PathBuf>,
-    /// Measure nothing: show or draw a record that --save or --json wrote before.
+    /// Show or draw a record that --save or --json has written, instead of measuring.
     #[arg(long, value_name = "FILE", conflicts_with = "save")]
     from: Option<PathBuf>,
     #[command(flatten)]

@@ -16,12 +16,12 @@ use serde::Serialize;
 use super::solve_time::distributions;
 use crate::cut::CutArgs;
 
-/// Compare drafting schemes at one node, by the largest acceptance that any rule can have with
+/// Compare drafting schemes at one node, by the largest acceptance that any rule can reach with
 /// each.
 ///
-/// At positions of the target's own output, from the distributions of the two models there. i.i.d.
-/// draws are compared twice: as many as n, and as many as give n distinct tokens on average, which
-/// take no more nodes in a tree than n draws without replacement. 'Gumbel' is the acceptance of
+/// Measured at positions of the target's own output, from both models' distributions. Two numbers
+/// of i.i.d. draws are compared: n, and the number that gives n distinct tokens on average, which
+/// needs no more nodes in a tree than n draws without replacement. 'Gumbel' is the acceptance of
 /// verifier invariant (Gumbel coupling by shared randomness), by simulation.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
@@ -34,7 +34,7 @@ pub struct Args {
     models: ModelArgs,
     #[command(flatten)]
     prompts: PromptArgs,
-    /// Positions.
+    /// Number of positions.
     #[arg(
         long,
         value_name = "N",
@@ -54,7 +54,7 @@ pub struct Args {
     /// Temperature of the target.
     #[arg(long, short = 't', value_name = "T", default_value_t = 1.0)]
     temperature: f64,
-    /// Temperature of the draft [default: that of the target].
+    /// Temperature of the draft [default: the target's].
     #[arg(long, value_name = "T")]
     draft_temperature: Option<f64>,
     #[command(flatten)]

@@ -41,15 +41,15 @@ pub use theirs::Source;
 
 /// Reproduce a paper's tables on other models, with the paper's figures beside them.
 ///
-/// The paper's figures are its authors', on their models and prompts: compare orders and ratios.
-/// Ours are expected tokens per call, as 'bench verifiers' measures them, and acceptances by
-/// formula, at the same positions of the target's own output for all rows and columns of one
-/// sampling setting. Paths of one depth are subsampled from the same drafts; other trees, and other
-/// ways to draw, have drafts of their own at the same positions. Errors are standard errors over
-/// sequences, those of differences over differences on the same sequence. Below a table stands
-/// which orders of the paper's figures ours have, at two standard errors. Sampling is the paper's
-/// where it is not given. A table is measured for its share of the time; one that was not begun is
-/// left out.
+/// The paper's values are of its authors' models and prompts: compare orders and ratios. Ours are
+/// expected tokens per call, measured as by 'bench verifiers', and acceptance rates by formula. All
+/// rows and columns of one sampling setting use the same positions of the target's own output.
+/// Paths of one depth are subsampled from the same drafts; other trees and drafting schemes have
+/// separate drafts at the same positions. Errors are standard errors over sequences; errors of
+/// differences are over differences on the same sequence. A list below each table shows which
+/// orders of the paper's values are reproduced, at two standard errors. Sampling settings are the
+/// paper's unless given. Each table has a share of the time; a table that was not started is
+/// omitted.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -71,8 +71,8 @@ pub struct Args {
     /// The main rows only, in about a minute.
     #[arg(long)]
     quick: bool,
-    /// Seconds to measure, about [default: 840, with --quick 45]; each setting gets at least one
-    /// sequence.
+    /// Approximate number of seconds to measure [default: 840, with --quick 45]; each setting gets
+    /// at least one sequence.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: Option<u64>,
     /// Seed of the sequences and the drafts.
@@ -81,7 +81,7 @@ pub struct Args {
     /// Draw the tables: PATH-TABLE.svg.
     #[arg(long, value_name = "PATH")]
     plot: Option<PathBuf>,
-    /// Measure nothing: show or draw a record that --save or --json wrote before.
+    /// Show or draw a record that --save or --json has written, instead of measuring.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["paper", "save"])]
     from: Option<PathBuf>,
     #[command(flatten)]

@@ -26,13 +26,12 @@ use crate::args::{RecordArgs, finish};
 use crate::cut::CutArgs;
 pub use report::{KindScore, Outputs, Report, Score};
 
-/// Score answers of plain and of speculative decoding: the quality is the same.
+/// Score outputs of plain and of speculative decoding, which must have the same quality.
 ///
-/// Each prompt has an answer that can be checked. At temperature 0 the output must be plain
-/// decoding's, token for token (but for ties within rounding). Above it every prompt is answered
-/// several times by both methods, with different seeds; the difference of the scores is printed
-/// with a 95 % bootstrap interval over prompts. Model output is never run, unless --run gives the
-/// command.
+/// Each prompt has an answer that can be checked. At temperature 0 the output must equal plain
+/// decoding's token for token (except for ties within rounding). Above it, both methods answer
+/// every prompt several times with different seeds, and the difference of the scores is printed
+/// with a 95 % bootstrap interval over prompts. Programs in the output only run if --run is given.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Files have a JSON object a line:
@@ -59,7 +58,7 @@ pub struct Args {
     /// Prompts with answers [default: the project's own, 78 short ones].
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
-    /// Prompts to take from the file [default: all].
+    /// Number of prompts to use from the file [default: all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
     max_prompts: Option<u32>,
     /// Temperatures, for target and draft.
@@ -67,7 +66,7 @@ pub struct Args {
     temperatures: Vec<f64>,
     #[command(flatten)]
     cut: CutArgs,
-    /// Outputs of each prompt for each method, above temperature 0.
+    /// Number of outputs per prompt and method, above temperature 0.
     #[arg(
         long,
         value_name = "N",
@@ -75,15 +74,15 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..=10_000),
     )]
     samples: u32,
-    /// Tokens of an output at most [default: 24 for short answers, else 256].
+    /// Maximum number of tokens of an output [default: 24 for short answers, else 256].
     #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: Option<u32>,
-    /// Run programs that the model wrote: this command gets each on its standard input, and exit
-    /// code 0 means that its tests passed. The programs are untrusted: the command should run them
-    /// in a sandbox.
+    /// Run programs in the output: this command gets each program on standard input, and exit code
+    /// 0 means that its tests passed. The programs are untrusted: the command should run them in a
+    /// sandbox.
     #[arg(long, value_name = "COMMAND")]
     run: Option<String>,
-    /// Seconds after which the command has failed.
+    /// Time limit of the command in seconds.
     #[arg(
         long,
         value_name = "S",

@@ -33,11 +33,11 @@ pub use solvers::Column;
 
 /// Time the solvers of the optimal transport problem: the published table, and `priority`.
 ///
-/// A row (k, n) is n i.i.d. drafts from the draft's k likeliest tokens. Time is from the two
-/// distributions to an emitted token, the median at each position, the mean over positions; solvers
-/// take turns, position by position. First every solver's emitted distribution is enumerated on
-/// small problems, then every acceptance in the table is compared with the optimum's formula. A
-/// solution that was stopped is a lower bound.
+/// A row (k, n) means n i.i.d. drafts from the draft's k likeliest tokens. The time is from the two
+/// distributions to an emitted token: the median at each position, then the mean over positions.
+/// Solvers take turns at every position. Before timing, every solver's emitted distribution is
+/// enumerated on small problems; every acceptance is compared with the optimum by formula. The time
+/// of an interrupted solution is a lower bound.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -51,7 +51,7 @@ pub struct Args {
     models: ModelArgs,
     #[command(flatten)]
     prompts: PromptArgs,
-    /// Positions of the target's own output.
+    /// Number of positions of the target's own output.
     #[arg(
         long,
         value_name = "N",
@@ -59,7 +59,7 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(0..=10_000),
     )]
     positions: u32,
-    /// Synthetic pairs of distributions over 128,256 tokens.
+    /// Number of synthetic pairs of distributions over 128,256 tokens.
     #[arg(
         long,
         value_name = "N",
@@ -75,8 +75,8 @@ pub struct Args {
         default_value = "10:2,10:3,10:4,10:5,100:2,100:3,1000:2,V:2,V:4"
     )]
     rows: Vec<Row>,
-    /// Seconds for a solver on a row: after that it gets no further position. A solution that takes
-    /// longer than this by itself is stopped, as soon as the solver can be.
+    /// Time limit in seconds per solver and row. A solver that reaches it gets no further
+    /// positions, and a single solution that exceeds it is stopped as soon as possible.
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = budget)]
     budget: f64,
     #[command(flatten)]
@@ -92,7 +92,7 @@ pub struct Args {
     plot: Option<PathBuf>,
 }
 
-/// K tokens of the draft, or all, and N drafts.
+/// A row: K likeliest tokens of the draft, or all, and N drafts.
 #[derive(Debug, Clone, Copy)]
 pub struct Row {
     tokens: Option<usize>,
@@ -230,7 +230,7 @@ pub fn measure(
     Ok(rows)
 }
 
-/// Number of repetitions at each position for a fast solver; the first one warms up.
+/// Maximum number of attempts of a fast solver at a position; the first one is a warm-up.
 const REPEATS: usize = 10;
 /// Seconds at a position after which a solver is not repeated.
 const ENOUGH: f64 = 0.02;

@@ -31,15 +31,15 @@ pub use report::{Compared, Origin, Report, Row, Setting, Traced};
 pub const ALL: &str = "nested-priority,priority-block,greedy-block,traversal,walk:priority,spectr,\
     specinfer,block,token";
 
-/// Compare verifiers on the same drafts, and resolve small differences in a short time.
+/// Compare verifiers on the same drafts, which resolves small differences in a short time.
 ///
-/// At positions of the target's own output a draft is drawn, and each verifier's expected number of
-/// tokens for it is computed from the code that emits: its decisions are enumerated, not sampled.
-/// Only the sequences and the drafts are random, and they are the same for all verifiers, so the
-/// standard error of a difference is a fraction of that of two runs. Where the tree is a number of
-/// paths, several drafts are subsampled from one with more paths, which costs one forward pass of
-/// the target; a single-path verifier runs on each path in turn. Errors are those of other
-/// sequences after the same prompts.
+/// At positions of the target's own output, a draft is drawn, and each verifier's expected number
+/// of tokens is computed by enumerating its decisions, not by sampling them. Only the sequences and
+/// the drafts are random, and they are the same for all verifiers, so the standard error of a
+/// difference is much smaller than with separate runs. For path trees, several drafts are
+/// subsampled from one draft with more paths, which costs one forward pass of the target; a
+/// single-path verifier runs on each path. Standard errors are over other sequences after the same
+/// prompts.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -53,8 +53,8 @@ pub struct Args {
     models: ModelArgs,
     #[command(flatten)]
     prompts: PromptArgs,
-    /// Verifiers to compare; differences are to the first. 'invariant' draws its own drafts: 'bench
-    /// decode' has it.
+    /// Verifiers to compare; differences are to the first. 'invariant' draws its own drafts: use
+    /// 'bench decode' for it.
     #[arg(
         long,
         value_name = "NAME,..",
@@ -71,7 +71,7 @@ pub struct Args {
     /// Keep only the K likeliest tokens, of target and draft.
     #[arg(long, value_name = "K,..", value_delimiter = ',')]
     top_k: Vec<usize>,
-    /// Positions to measure at, for each tree and each sampling setting; at least two sequences
+    /// Number of positions to measure, for each tree and sampling setting; at least two sequences
     /// after each prompt.
     #[arg(
         long,
@@ -80,7 +80,7 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..),
     )]
     positions: u32,
-    /// Drafts at each position, where the tree is a number of paths.
+    /// Number of drafts at each position, for path trees.
     #[arg(
         long,
         value_name = "N",
@@ -88,8 +88,8 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..=64),
     )]
     drafts: u32,
-    /// Measure at every so many tokens of a sequence: neighbouring positions are correlated, and a
-    /// sequence costs one forward pass a token.
+    /// Number of tokens between measured positions: neighbouring positions are correlated, and a
+    /// sequence costs one forward pass per token.
     #[arg(
         long,
         value_name = "N",
@@ -98,11 +98,11 @@ pub struct Args {
         conflicts_with = "steps_of",
     )]
     every: u32,
-    /// Measure at each step of a decode with this verifier, instead of anywhere in the target's own
-    /// output: what 'bench decode' measures.
+    /// Measure at each step of decoding with this verifier, as 'bench decode' does, instead of at
+    /// positions of the target's own output.
     #[arg(long, value_name = "NAME", value_parser = polydraft_reference::verifier)]
     steps_of: Option<VerifierKind>,
-    /// Tokens of each sequence.
+    /// Number of tokens of each sequence.
     #[arg(
         long,
         short = 'n',
@@ -116,7 +116,7 @@ pub struct Args {
     /// Draw the tokens per call to this .svg file. May be repeated.
     #[arg(long, value_name = "FILE")]
     plot: Vec<PathBuf>,
-    /// Measure nothing: show or draw a record that --save or --json wrote before.
+    /// Show or draw a record that --save or --json has written, instead of measuring.
     #[arg(long, value_name = "FILE", conflicts_with = "save")]
     from: Option<PathBuf>,
     #[command(flatten)]

@@ -40,7 +40,7 @@ pub fn section(record: &Record) -> Result<Section> {
         let caption = format!("Tokens per call of the target, {title}");
         section.figure(
             &caption,
-            "Filled: the highest, and what this run cannot tell from it",
+            "Filled: the highest, and values that do not differ significantly",
             &panel,
         )?;
     }
@@ -61,7 +61,7 @@ pub fn section(record: &Record) -> Result<Section> {
             &against_nodes(&report, temperature),
         )?;
         section.figure(
-            &format!("Tokens per second against what a call costs{at}"),
+            &format!("Tokens per second against the cost of a call{at}"),
             &cost,
             &against_cost(&report, temperature),
         )?;

@@ -40,7 +40,7 @@ impl Section {
             section.fact("interrupted before all was measured");
         }
         if section.command.is_none() {
-            section.fact("the record does not say by which command");
+            section.fact("the record does not contain its command");
         }
         section
     }

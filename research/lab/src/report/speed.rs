@@ -33,7 +33,7 @@ pub fn section(record: &Record) -> Result<Section> {
         report.results.iter().map(|row| Curve::loose(row.tree.clone(), vec![point(row)])).collect();
     curves.push(Curve::guide("plain decoding's speed", [(1.0, plain), (most, plain)]));
     section.figure(
-        "Tokens per second against what a call costs",
+        "Tokens per second against the cost of a call",
         "Cost: seconds per call, in units of plain decoding's",
         &Curves::new("cost of a call, in passes of plain decoding", "tokens per second", curves)
             .with_x(&[1.0]),

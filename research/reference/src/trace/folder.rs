@@ -66,7 +66,7 @@ impl Trace {
     /// Opens the folder of a trace, or a single shard by its file.
     ///
     /// # Errors
-    /// Contents that are no trace: names the file and what is wrong there.
+    /// Contents that are not a trace. The error reports the file and the problem.
     pub fn open(path: &Path) -> Result<Self> {
         let shard = path.is_file().then(|| path.file_name().unwrap_or_default().to_string_lossy());
         let folder = match shard {
@@ -200,7 +200,7 @@ impl Trace {
     /// Reads shard number `index`, counted from 0.
     ///
     /// # Errors
-    /// A file that is missing, does not match the index, or is no shard of this trace.
+    /// A file that is missing, does not match the index, or is not a shard of this trace.
     ///
     /// # Panics
     /// If there are fewer shards.

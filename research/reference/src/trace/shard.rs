@@ -181,7 +181,7 @@ impl Shard {
     /// messages.
     ///
     /// # Errors
-    /// Contents that are no shard; the tensor is named.
+    /// Contents that are not a shard. The error names the tensor.
     pub fn read(location: &str, file: &[u8], vocabulary: usize) -> Result<Self> {
         let bytes = unpack(location, file)?;
         let columns = In::new(location, &bytes)?;
@@ -277,8 +277,8 @@ impl Shard {
     /// Reads draft and distributions of a position, counted from 0 over all sequences.
     ///
     /// # Errors
-    /// A position that does not exist; numbers that make no draft or no distribution: the node is
-    /// named.
+    /// A position that does not exist; numbers that are not a valid draft or distribution. The error
+    /// names the node.
     pub fn position(&self, position: usize) -> Result<Position> {
         let Some((&at, &begin)) = self.numbers.at.get(position).zip(self.starts.get(position))
         else {

@@ -101,9 +101,9 @@ fn notes(report: &Report, settings: &[Setting], warm: bool) -> Vec<String> {
         }
     );
     let estimated = match report.rounds {
-        1 => "Filled: the highest; one round cannot tell what is as good".to_owned(),
+        1 => "Filled: the highest; one round gives no significance".to_owned(),
         _ => format!(
-            "Filled: the highest, and what this run cannot tell from it (less than {DISTINGUISHABLE} \
+            "Filled: the highest, and values not significantly lower (less than {DISTINGUISHABLE} \
              standard errors of \
              the difference); band: the highest with its error"
         ),
