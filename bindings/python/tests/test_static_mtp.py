@@ -105,7 +105,7 @@ def test_mtp_layer_is_read_from_model_files(tmp_path, monkeypatch):
         tiny_model("Qwen3").generate(ids, max_new_tokens=5, **options)
 
     def unnamed(of, **options):
-        """What drafts where nothing is named; the text is plain decoding's."""
+        """Returns the default draft; the output equals that of plain decoding."""
         statistics = {}
         settings = dict(do_sample=False, max_new_tokens=20, **options)
         ours = of.generate(ids, custom_generate=inside.generate, statistics=statistics, **settings)

@@ -1,4 +1,4 @@
-"""The program `polydraft`, as the wheel's command and as `python -m polydraft`."""
+"""Entry point of the program `polydraft` and of `python -m polydraft`."""
 
 from __future__ import annotations
 

@@ -62,8 +62,8 @@ def narrow(made: Rows, x: torch.Tensor) -> None:
 
     def keep(count: torch.Tensor, on: torch.Tensor) -> None:
         """Keeps the first `count` tokens of the order."""
-        place = (count - 1).clamp(0, vocabulary - 1)[:, None]
-        token = order.gather(-1, place)
+        position = (count - 1).clamp(0, vocabulary - 1)[:, None]
+        token = order.gather(-1, position)
         cut = x.gather(-1, token)[:, 0]
         last = token[:, 0].to(torch.int32)
         # Temperature 0 or an earlier filter may already keep fewer.

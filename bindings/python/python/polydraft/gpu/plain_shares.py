@@ -15,8 +15,8 @@ OCTAVES = 7.0
 def knot(r: torch.Tensor, knots: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the knot at or below each ratio, and the ratio's part of the next knot."""
     per = (knots - 2) / OCTAVES
-    place = torch.log2(r.clamp_min(LOWEST) / LOWEST) * per
-    low = (place.long() + 1).clamp_max(knots - 2)
+    position = torch.log2(r.clamp_min(LOWEST) / LOWEST) * per
+    low = (position.long() + 1).clamp_max(knots - 2)
     low = torch.where(r < LOWEST, torch.zeros_like(low), low)
     below = torch.where(low == 0, torch.zeros_like(r), LOWEST * torch.exp2((low - 1).to(r) / per))
     above = LOWEST * torch.exp2(low.to(r) / per)
@@ -118,11 +118,11 @@ def exchange(
     same = block[..., :, None] == block[..., None, :]
     optimal = mass + above
     lacks = ((ends - from_t) * mean - (optimal - from_g)).clamp_min(0.0)
-    own = torch.where(tight | (lacks <= 0.0), zero, over(lacks, lacks + above))
-    own = torch.where(same, own[..., None, :], zero[..., None, :]).amax(-1)
-    own = torch.where(own < 1e-9, zero, torch.where(own > 1.0 - 1e-9, zero + 1.0, own))
-    wanted = from_g + over(optimal - from_g - (1.0 - own) * mean * (ends - from_t), own)
-    wanted = torch.where(tight | (own <= 0.0), mass, wanted)
+    lam = torch.where(tight | (lacks <= 0.0), zero, over(lacks, lacks + above))
+    lam = torch.where(same, lam[..., None, :], zero[..., None, :]).amax(-1)
+    lam = torch.where(lam < 1e-9, zero, torch.where(lam > 1.0 - 1e-9, zero + 1.0, lam))
+    wanted = from_g + over(optimal - from_g - (1.0 - lam) * mean * (ends - from_t), lam)
+    wanted = torch.where(tight | (lam <= 0.0), mass, wanted)
     in_order = mass.diff(dim=-1, prepend=zero[..., :1])
     lack = wanted.diff(dim=-1, prepend=zero[..., :1]) - in_order
     missing, spare = lack.clamp_min(0.0), (-lack).clamp_min(0.0)
@@ -138,21 +138,21 @@ def exchange(
     limit_in = over(lengths, moved.sum(-2)).clamp_max(1.0)
     moved = moved * torch.minimum(limit_out[..., :, None], limit_in[..., None, :])
     both = moved + moved.mT
-    held = both + torch.diag_embed((lengths - both.sum(-1)).clamp_min(0.0))
+    allotted = both + torch.diag_embed((lengths - both.sum(-1)).clamp_min(0.0))
     even = over(lengths[..., :, None] * lengths[..., None, :], width[..., :, None])
     even = torch.where(same, even, torch.zeros_like(even))
-    held = own[..., :, None] * held + (1.0 - own)[..., :, None] * even
-    rows = held.sum(-1)
+    allotted = lam[..., :, None] * allotted + (1.0 - lam)[..., :, None] * even
+    rows = allotted.sum(-1)
     some = (lengths > 0.0) & (rows > 0.0)
-    gained = over((held * density[..., None, :]).sum(-1), rows)
-    return held, torch.where(some, gained, zero + 1.0), density
+    gained = over((allotted * density[..., None, :]).sum(-1), rows)
+    return allotted, torch.where(some, gained, zero + 1.0), density
 
 
 def holding(
-    held: torch.Tensor, lengths: torch.Tensor, low: torch.Tensor, part: torch.Tensor
+    allotted: torch.Tensor, lengths: torch.Tensor, low: torch.Tensor, part: torch.Tensor
 ) -> torch.Tensor:
     """Returns the distribution of a token's priority over the intervals, summing to 1."""
-    rows = held.sum(-1)
+    rows = allotted.sum(-1)
     some = (lengths > 0.0) & (rows > 0.0)
     of_knot = torch.zeros_like(lengths)
     of_knot.scatter_add_(-1, low[..., None], (1.0 - part)[..., None])
@@ -160,7 +160,7 @@ def holding(
     none = torch.zeros_like(lengths)
     spread = torch.where(some, none, of_knot).sum(-1, keepdim=True)
     weights = torch.where(some, over(of_knot, rows), none)
-    return (held * weights[..., :, None]).sum(-2) + spread * lengths
+    return (allotted * weights[..., :, None]).sum(-2) + spread * lengths
 
 
 def gain_at(gains: torch.Tensor, low: torch.Tensor, part: torch.Tensor) -> torch.Tensor:

@@ -202,8 +202,8 @@ class Verification:
         rare = q < plain_shares.TAIL / q.shape[-1]
         tail = torch.where(rare, r, torch.zeros_like(r)).amax(-1)
         lengths = plain_shares.knot_lengths(q, r, self.request.knots)
-        own = r.gather(-1, self.safe[..., level][..., None])
-        low, part = plain_shares.knot(own, self.request.knots)
+        drafted_ratio = r.gather(-1, self.safe[..., level][..., None])
+        low, part = plain_shares.knot(drafted_ratio, self.request.knots)
         return lengths, tail, low, part
 
     def walk_priority(self) -> torch.Tensor:
@@ -214,8 +214,8 @@ class Verification:
         count = self.count[..., :l]
         ratios = plain_shares.knot_ratios(self.request.knots, lengths)
         mass = plain_shares.highest(ends, count)
-        held, gains, _ = plain_shares.exchange(lengths, ratios, ends, mass)
-        hold = plain_shares.holding(held, lengths, low[..., 0], part[..., 0])
+        allotted, gains, _ = plain_shares.exchange(lengths, ratios, ends, mass)
+        hold = plain_shares.holding(allotted, lengths, low[..., 0], part[..., 0])
         self.gains = torch.where(count[..., None] > 1, gains, torch.ones_like(gains))
         g = plain_shares.gain_at(self.gains, low, part)[..., 0]
         self.ratios = self.ratios / g.clamp_min(1e-300)
@@ -242,8 +242,8 @@ class Verification:
             ends = plain_shares.last_is(lengths.cumsum(-1), 1.0)
             mass = plain_shares.last_is(plain_shares.mass_below(ends, share, worth), 1.0)
             demand = plain_shares.knot_ratios(knots, lengths) * weight[..., None]
-            held, gain, _ = plain_shares.exchange(lengths, demand, ends, mass)
-            hold = plain_shares.holding(held, lengths, low[..., 0], part[..., 0])
+            allotted, gain, _ = plain_shares.exchange(lengths, demand, ends, mass)
+            hold = plain_shares.holding(allotted, lengths, low[..., 0], part[..., 0])
             g = plain_shares.gain_at(gain, low, part)[..., 0]
             share = plain_shares.part_of_share(share, hold, lengths, ends)
             ratios.append(self.ratios[..., i] / g.clamp_min(1e-300))

@@ -62,8 +62,8 @@ def materialized(query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Ten
     scores = (query @ keys[0].transpose(-1, -2)).float() * scale
     unseen = torch.ones(positions, positions, dtype=torch.bool, device=query.device).triu(1)
     scores = scores.masked_fill(unseen, -math.inf)
-    own = [(query.float() * key.float()).sum(-1, keepdim=True) * scale for key in keys[1:]]
-    weights = torch.cat([scores, *own], -1).softmax(-1)
+    later_scores = [(query.float() * key.float()).sum(-1, keepdim=True) * scale for key in keys[1:]]
+    weights = torch.cat([scores, *later_scores], -1).softmax(-1)
     found = (weights[..., :positions].to(query.dtype) @ values[0]).float()
     for i, value in enumerate(values[1:]):
         found = found + weights[..., positions + i, None] * value.float()

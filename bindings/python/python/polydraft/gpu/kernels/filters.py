@@ -105,11 +105,11 @@ def pass_kernel(logits, stride, vocabulary, tops, cuts, lasts, rates, given, bra
             x = tl.load(logits + row.to(tl.int64) * stride + y, mask=inside, other=float("-inf"))
             x = x.to(tl.float32)
             if MASS:
-                own = tl.where(inside, weight(x, y, top, cut, last, rate), 0.0)
+                amount = tl.where(inside, weight(x, y, top, cut, last, rate), 0.0)
             else:
-                own = (inside & ((x > cut) | ((x == cut) & (y <= last)))).to(tl.float32)
+                amount = (inside & ((x > cut) | ((x == cut) & (y <= last)))).to(tl.float32)
             above = key_of(x)[None, :] >= pivots[:, None]
-            reached += tl.sum(tl.where(above, own[None, :], 0.0), axis=1)
+            reached += tl.sum(tl.where(above, amount[None, :], 0.0), axis=1)
         tl.store(new_sums + (row * splits + split) * WAYS + w, reached)
 
 
@@ -132,11 +132,11 @@ def ties_kernel(logits, stride, vocabulary, tops, cuts, lasts, rates, brackets, 
     x = x.to(tl.float32)
     kept = inside & ((x > cut) | ((x == cut) & (y <= last)))
     if MASS:
-        own = tl.where(inside, weight(x, y, top, cut, last, rate), 0.0)
+        amount = tl.where(inside, weight(x, y, top, cut, last, rate), 0.0)
     else:
-        own = kept.to(tl.float32)
+        amount = kept.to(tl.float32)
     key = key_of(x)
-    tl.store(above_sums + row * splits + split, tl.sum(tl.where(key > low, own, 0.0), axis=0))
+    tl.store(above_sums + row * splits + split, tl.sum(tl.where(key > low, amount, 0.0), axis=0))
     tl.store(equals + row * splits + split, tl.sum((kept & (key == low)).to(tl.int32), axis=0))
     if split == 0:
         tl.store(found + row, low)
@@ -175,8 +175,8 @@ def cut_kernel(logits, stride, vocabulary, tops, cuts, lasts, rates, given, goal
     x = tl.load(logits + row.to(tl.int64) * stride + y, mask=inside, other=float("-inf"))
     x = x.to(tl.float32)
     same = inside & ((x > cut) | ((x == cut) & (y <= last))) & (key_of(x) == low)
-    place = before + tl.cumsum(same.to(tl.int32), axis=0)
-    new_last = tl.min(tl.where(same & (place >= needed), y, vocabulary), axis=0)
+    rank = before + tl.cumsum(same.to(tl.int32), axis=0)
+    new_last = tl.min(tl.where(same & (rank >= needed), y, vocabulary), axis=0)
     wanted = tl.load(given + row).to(tl.float32)
     if MASS:
         on = wanted < 1.0

@@ -1,4 +1,4 @@
-"""The decision, the residual of the target, and the last token.
+"""Final kernels: the decision, the residual of the target, and the last token.
 
 Problem: given each path's ratios target/selection at its tokens, decide which path to accept and
 up to which token, and draw one more token from the residual of the target.

@@ -35,16 +35,16 @@ OCTAVES = tl.constexpr(7.0)
 def knot(r, NK: tl.constexpr):
     """Returns the knot at or below ratio r, of NK, and r's part of the next knot."""
     per: tl.constexpr = (NK - 2) / OCTAVES
-    place = tl.log2(tl.maximum(r, LOWEST) / LOWEST) * per
-    index = tl.minimum(place.to(tl.int32) + 1, NK - 2)
+    position = tl.log2(tl.maximum(r, LOWEST) / LOWEST) * per
+    index = tl.minimum(position.to(tl.int32) + 1, NK - 2)
     low = tl.where(r < LOWEST, 0, index)
     below = tl.where(low == 0, 0.0, LOWEST * tl.exp2((low - 1).to(tl.float32) / per))
     above = LOWEST * tl.exp2(low.to(tl.float32) / per)
     part = tl.minimum(tl.maximum((r - below) / (above - below), 0.0), 1.0)
     # Rounded as low + part, like in `pool_kernel`, so that all kernels agree.
-    place = low.to(tl.float32) + part
-    low = tl.minimum(place.to(tl.int32), NK - 2)
-    return low, place - low.to(tl.float32)
+    position = low.to(tl.float32) + part
+    low = tl.minimum(position.to(tl.int32), NK - 2)
+    return low, position - low.to(tl.float32)
 
 
 @triton.jit
@@ -62,10 +62,10 @@ def node_of(tokens, b, k, l, K: tl.constexpr, L: tl.constexpr, KP: tl.constexpr,
     """Returns the first path that begins with path k's first l tokens, and their number."""
     j = tl.arange(0, KP)
     i = tl.arange(0, LP)
-    own = tl.load(tokens + (b * K + k) * L + i, mask=i < l, other=0)
+    prefix = tl.load(tokens + (b * K + k) * L + i, mask=i < l, other=0)
     both = (j[:, None] < K) & (i[None, :] < l)
     others = tl.load(tokens + (b * K + j[:, None]) * L + i[None, :], mask=both, other=0)
-    differ = tl.sum((others != own[None, :]).to(tl.int32), axis=1)
+    differ = tl.sum((others != prefix[None, :]).to(tl.int32), axis=1)
     same = (differ == 0) & (j < K)
     return tl.min(tl.where(same, j, K), axis=0), tl.sum(same.to(tl.int32), axis=0)
 
@@ -127,11 +127,12 @@ def pool_kernel(dl, ds, dtops, dcuts, dlasts, drates, dtotals, tl_, ts, ttops, t
             tail_p += tl.where(tail, q * r, 0.0)
             if tl.max(q, axis=0) >= threshold:
                 low, part = knot(r, NK)
-                place = low.to(tl.float32) + part
-                own = tl.where(tail, 0.0, q)
+                position = low.to(tl.float32) + part
+                pooled_q = tl.where(tail, 0.0, q)
                 # 1 - part at the knot below, part at the knot above, 0 elsewhere.
-                near = tl.maximum(1.0 - tl.abs(place[None, :] - knots.to(tl.float32)[:, None]), 0.0)
-                lengths += near * own[None, :]
+                away = tl.abs(position[None, :] - knots.to(tl.float32)[:, None])
+                near = tl.maximum(1.0 - away, 0.0)
+                lengths += near * pooled_q[None, :]
         out = node * splits + split
         tl.store(hats + out.to(tl.int64) * NK + knots, tl.sum(lengths, axis=1))
         tl.store(tails + out * 2, tl.sum(tail_q, axis=0))

@@ -77,10 +77,10 @@ def rank_of(tokens, b, k, l, K: tl.constexpr, L: tl.constexpr, KP: tl.constexpr,
     """Returns the number of paths before path k that share its first l tokens."""
     j = tl.arange(0, KP)
     i = tl.arange(0, LP)
-    own = tl.load(tokens + (b * K + k) * L + i, mask=i < l, other=0)
+    prefix = tl.load(tokens + (b * K + k) * L + i, mask=i < l, other=0)
     both = (j[:, None] < K) & (i[None, :] < l)
     others = tl.load(tokens + (b * K + j[:, None]) * L + i[None, :], mask=both, other=0)
-    differ = tl.sum((others != own[None, :]).to(tl.int32), axis=1)
+    differ = tl.sum((others != prefix[None, :]).to(tl.int32), axis=1)
     return tl.sum(((differ == 0) & (j < k)).to(tl.int32), axis=0)
 
 

@@ -130,9 +130,9 @@ def pick_block(mass, inside, u):
     # Falls back to the last block with mass if rounding leaves none above.
     last = tl.max(tl.where(inside & (mass > 0.0), b, 0), axis=0)
     first = tl.min(tl.where(inside & (mass > 0.0) & (upto > wanted), b, last), axis=0)
-    own = tl.sum(tl.where(b == first, mass, 0.0), axis=0)
+    block_mass = tl.sum(tl.where(b == first, mass, 0.0), axis=0)
     below = tl.sum(tl.where(b == first, upto - mass, 0.0), axis=0)
-    into = (wanted - below) / tl.where(own > 0.0, own, 1.0)
+    into = (wanted - below) / tl.where(block_mass > 0.0, block_mass, 1.0)
     return first, tl.minimum(tl.maximum(into, 0.0), 1.0)
 
 

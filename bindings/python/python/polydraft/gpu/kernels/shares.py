@@ -94,12 +94,12 @@ def exchange(lengths, ratios, ends, mass, NK: tl.constexpr):
     # plus its excess over G.
     optimal = mass + above
     lacks = tl.maximum((ends - from_t) * mean - (optimal - from_g), 0.0)
-    own = tl.where(tight | (lacks <= 0.0), 0.0, lacks / tl.where(lacks > 0.0, lacks + above, 1.0))
-    own = tl.max(tl.where(same, own[None, :], 0.0), axis=1)
-    own = tl.where(own < 1e-9, 0.0, tl.where(own > 1.0 - 1e-9, 1.0, own))
-    wanted = (optimal - from_g - (1.0 - own) * mean * (ends - from_t))
-    wanted = from_g + wanted / tl.where(own > 0.0, own, 1.0)
-    wanted = tl.where(tight | (own <= 0.0), mass, wanted)
+    lam = tl.where(tight | (lacks <= 0.0), 0.0, lacks / tl.where(lacks > 0.0, lacks + above, 1.0))
+    lam = tl.max(tl.where(same, lam[None, :], 0.0), axis=1)
+    lam = tl.where(lam < 1e-9, 0.0, tl.where(lam > 1.0 - 1e-9, 1.0, lam))
+    wanted = (optimal - from_g - (1.0 - lam) * mean * (ends - from_t))
+    wanted = from_g + wanted / tl.where(lam > 0.0, lam, 1.0)
+    wanted = tl.where(tight | (lam <= 0.0), mass, wanted)
     # Masses of the intervals in order, and their deficits and surpluses.
     previous = k[None, :] + 1 == k[:, None]
     in_order = mass - running(mass, previous)
@@ -121,25 +121,25 @@ def exchange(lengths, ratios, ends, mass, NK: tl.constexpr):
     limit_in = tl.minimum(lengths / tl.where(in_ > 0.0, in_, 1.0), 1.0)
     moved *= tl.minimum(limit_out[:, None], limit_in[None, :])
     both = moved + tl.trans(moved)
-    kept = tl.maximum(lengths - tl.sum(both, axis=1), 0.0)
-    held = both + tl.where(k[:, None] == k[None, :], kept[:, None], 0.0)
+    unmoved = tl.maximum(lengths - tl.sum(both, axis=1), 0.0)
+    allotted = both + tl.where(k[:, None] == k[None, :], unmoved[:, None], 0.0)
     even = lengths[:, None] * lengths[None, :] / tl.where(width > 0.0, width, 1.0)[:, None]
-    held = own[:, None] * held + (1.0 - own)[:, None] * tl.where(same, even, 0.0)
+    allotted = lam[:, None] * allotted + (1.0 - lam)[:, None] * tl.where(same, even, 0.0)
     # Knots of length 0 have no intervals; their ratio is 1, as for a uniform share.
-    rows = tl.sum(held, axis=1)
+    rows = tl.sum(allotted, axis=1)
     some = (lengths > 0.0) & (rows > 0.0)
-    gained = tl.sum(held * density[None, :], axis=1) / tl.where(some, rows, 1.0)
-    return held, tl.where(some, gained, 1.0), density
+    gained = tl.sum(allotted * density[None, :], axis=1) / tl.where(some, rows, 1.0)
+    return allotted, tl.where(some, gained, 1.0), density
 
 
 @triton.jit
-def holding(held, lengths, low, part, NK: tl.constexpr):
+def holding(allotted, lengths, low, part, NK: tl.constexpr):
     """Returns the distribution of a token's priority over the intervals, [NK], summing to 1."""
     k = tl.arange(0, NK)
-    rows = tl.sum(held, axis=1)
+    rows = tl.sum(allotted, axis=1)
     some = (lengths > 0.0) & (rows > 0.0)
     part = part.to(tl.float64)
     of_knot = tl.where(k == low, 1.0 - part, 0.0) + tl.where(k == low + 1, part, 0.0)
     over = tl.where(some, of_knot / tl.where(some, rows, 1.0), 0.0)
     spread = tl.sum(tl.where(some, 0.0, of_knot), axis=0)
-    return tl.sum(held * over[:, None], axis=0) + spread * lengths
+    return tl.sum(allotted * over[:, None], axis=0) + spread * lengths
