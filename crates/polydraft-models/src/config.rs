@@ -82,7 +82,7 @@ pub struct Config {
     pub per_layer: Option<PerLayer>,
     /// Whether the output of a layer is multiplied by a learned scalar.
     pub layer_scales: bool,
-    /// Which linear layers have a bias.
+    /// Linear layers that have a bias.
     pub biases: Biases,
     /// Factor of a block's output before it is added to the residual stream.
     pub residual_scale: f64,
@@ -178,7 +178,7 @@ pub struct FeedForward {
     pub gated: bool,
 }
 
-/// Which linear layers have a bias.
+/// Linear layers that have a bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Biases {
     /// Projections to queries, keys and values.

@@ -124,7 +124,7 @@ impl Description {
     /// Reads everything but the weights.
     ///
     /// # Errors
-    /// As for [`load`](crate::load), except errors that only the weights reveal.
+    /// The errors of [`load`](crate::load), except errors that only the weights reveal.
     pub fn read(path: &Path) -> Result<Self> {
         Ok(Self::open(path)?.0)
     }

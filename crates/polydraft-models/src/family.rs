@@ -125,7 +125,7 @@ impl Config {
     /// Reads the layers of an assistant.
     ///
     /// # Errors
-    /// As for [`read`](Self::read); features that an assistant cannot have.
+    /// The errors of [`read`](Self::read); features that an assistant cannot have.
     pub(crate) fn from_assistant(json: &Value) -> std::result::Result<Self, String> {
         let (Some(wrapper), Some(outer)) = (assistant(json), json.as_object()) else {
             return Err("architectures: expected an assistant's".to_owned());

@@ -103,7 +103,7 @@ impl Matrix {
         }
     }
 
-    /// As [`forward`](Self::forward); reuses the memory of `buffer` if it is large enough.
+    /// Like [`forward`](Self::forward); reuses the memory of `buffer` if it is large enough.
     pub fn forward_into(&self, x: &Rows, buffer: Vec<f32>) -> Result<Rows> {
         match self {
             Self::Packed(matrix) => Ok(matrix.forward_into(x, buffer)?),

@@ -82,7 +82,7 @@ impl Opened {
     /// Reads everything but the weights.
     ///
     /// # Errors
-    /// As for [`load`], except errors that only the weights reveal.
+    /// The errors of [`load`], except errors that only the weights reveal.
     pub fn new(path: &Path) -> Result<Self> {
         let (description, weights) = Description::open(path)?;
         Ok(Self { description, weights })
@@ -99,7 +99,7 @@ impl Opened {
     /// Loads the weights.
     ///
     /// # Errors
-    /// As for [`load`].
+    /// The errors of [`load`].
     pub fn load(self, options: LoadOptions) -> Result<Loaded> {
         self.load_with(options, None)
     }
@@ -108,7 +108,7 @@ impl Opened {
     /// self-draft is computed and can be [written](SelfDraftFile::write) to the file.
     ///
     /// # Errors
-    /// As for [`load`].
+    /// The errors of [`load`].
     pub fn load_with(
         self,
         options: LoadOptions,
@@ -151,7 +151,7 @@ impl EmbeddingAndOutput {
     /// Reads the two matrices from a model's file or directory.
     ///
     /// # Errors
-    /// As for [`load`].
+    /// The errors of [`load`].
     pub fn load(path: &Path, precision: Precision) -> Result<Self> {
         let (description, weights) = Description::open(path)?;
         let Description { config, language, .. } = description;

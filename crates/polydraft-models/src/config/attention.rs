@@ -13,7 +13,7 @@ pub struct Attention {
     pub qk_norm: QkNorm,
     /// Size of the sliding window in tokens, including the query's own.
     pub window: Option<usize>,
-    /// Which layers have the sliding window; empty without one.
+    /// For each layer, whether it has the sliding window; empty without one.
     pub windowed: Vec<bool>,
     /// Rotary embedding in layers with the window, if it differs.
     pub window_rope: Option<Rope>,
@@ -24,7 +24,7 @@ pub struct Attention {
     /// Number of last layers without a KV cache of their own. Each attends to the cache of the last
     /// layer before them of the same kind (with or without the window).
     pub shared_kv_layers: usize,
-    /// Which layers have no rotary embedding; empty if all have it.
+    /// For each layer, whether it lacks the rotary embedding; empty if all have it.
     pub unrotated: Vec<bool>,
     /// Factor of queries that depends on their position.
     pub query_scaling: Option<QueryScaling>,

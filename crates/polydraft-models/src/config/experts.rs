@@ -31,7 +31,7 @@ pub struct Experts {
     pub scaled: bool,
     /// Whether the router and the experts have biases.
     pub biased: bool,
-    /// Which layers have experts.
+    /// For each layer, whether it has experts.
     pub layers: Vec<bool>,
 }
 

@@ -9,7 +9,7 @@ pub struct Recurrent {
     pub mixer: Mixer,
     /// Number of tokens that the convolution reads, including the token itself.
     pub kernel: usize,
-    /// Which layers are recurrent.
+    /// For each layer, whether it is recurrent.
     pub layers: Vec<bool>,
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn llama_like(family: &Family, fields: &Fields) -> Result<Config> {
     llama_with_rope(family, fields, Rope::read(fields, context)?)
 }
 
-/// As [`llama_like`], for partially rotated heads; `default` is the fraction if the file has none.
+/// Like [`llama_like`], for partially rotated heads; `default` is the default of the fraction.
 pub(super) fn llama_with_partial_rope(
     family: &Family,
     fields: &Fields,
@@ -41,13 +41,13 @@ pub(super) fn llama_with_partial_rope(
 const MAX_HEADS: usize = 1 << 12;
 pub(super) const MAX_LAYERS: usize = 1 << 12;
 
-/// As [`llama_like`], with this rotary embedding.
+/// Like [`llama_like`], with this rotary embedding.
 pub(super) fn llama_with_rope(family: &Family, fields: &Fields, rope: Rope) -> Result<Config> {
     let layers = fields.size("num_hidden_layers", MAX_LAYERS)?;
     llama_with_layers(family, fields, rope, layers)
 }
 
-/// As [`llama_with_rope`], with `layers` layers.
+/// Like [`llama_with_rope`], with `layers` layers.
 pub(super) fn llama_with_layers(
     family: &Family,
     fields: &Fields,
@@ -177,8 +177,8 @@ pub(super) fn mtp_modules(fields: &Fields) -> Result<usize> {
     Ok(fields.get::<usize>("num_nextn_predict_layers")?.unwrap_or(0).min(1 << 8))
 }
 
-/// Which layers `layer_types` lists as `kind`; the others must have full attention. `None` if there
-/// is no list.
+/// For each layer, whether `layer_types` lists it as `kind`; the others must have full attention.
+/// `None` if there is no list.
 pub(super) fn layers_of_kind(fields: &Fields, kind: &str) -> Result<Option<Vec<bool>>> {
     let Some(types) = fields.get::<Vec<String>>("layer_types")? else { return Ok(None) };
     let is_of_kind = |listed: &String| match &listed[..] {

@@ -72,7 +72,7 @@ impl<'g> Keys<'g> {
         self.get(key, |metadata, key| metadata.u64(key))
     }
 
-    /// As [`size`](Self::size), for a key that must be present.
+    /// Like [`size`](Self::size), for a key that must be present.
     pub fn required(&self, key: &str) -> Result<u64> {
         let value = self.size(key)?;
         value.ok_or_else(|| format!("key {}: expected a number, got no such key", self.key(key)))
@@ -109,7 +109,7 @@ impl<'g> Keys<'g> {
         Ok(Some(all))
     }
 
-    /// Which entries are zero in a list with an entry per layer, if present.
+    /// For each entry of a list with an entry per layer, whether it is zero, if the key is present.
     pub fn zeros(&self, key: &str, layers: usize) -> Result<Option<Vec<bool>>> {
         let Some(Key::Array(_)) = self.gguf.metadata().get(&self.key(key)) else {
             return Ok(None);
@@ -203,7 +203,7 @@ impl<'g> Keys<'g> {
         self.common_with_vocabulary(excluded, self.vocabulary()?)
     }
 
-    /// As [`common`](Self::common), for files whose embedding may be missing.
+    /// Like [`common`](Self::common), for files whose embedding may be missing.
     pub fn common_with_vocabulary(
         &self,
         excluded: &[&str],

@@ -32,7 +32,7 @@ impl HeadDescription {
     /// target, `vocabulary` the size of its vocabulary.
     ///
     /// # Errors
-    /// As for [`load_head`](crate::load_head), except errors that only the weights reveal.
+    /// The errors of [`load_head`](crate::load_head), except errors that only the weights reveal.
     pub fn read(directory: &Path, target: &Config, vocabulary: usize) -> Result<Self> {
         if let Some(json) = source::assistant(directory)? {
             let files = AssistantFiles::open(directory, &json, target, vocabulary)?;

@@ -59,7 +59,7 @@ pub(super) fn config(path: &Path) -> Result<Value> {
     config_and_divisors(path).map(|(config, _)| config)
 }
 
-/// As [`config`], with the divisors of RoPE frequencies that a GGUF file has as a tensor.
+/// Like [`config`], with the divisors of RoPE frequencies that a GGUF file has as a tensor.
 pub(super) fn config_and_divisors(path: &Path) -> Result<(Value, Option<Vec<f32>>)> {
     let file = config_path(path);
     let invalid = |problem: String| Error::File { path: file.clone(), problem };

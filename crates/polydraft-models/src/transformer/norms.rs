@@ -25,7 +25,7 @@ impl Norms {
         self.around_both(x, |_, x| block(x))
     }
 
-    /// As [`around`](Self::around), for a block that also takes the unnormed x.
+    /// Like [`around`](Self::around), for a block that also takes the unnormed x.
     pub fn around_both(
         &self,
         x: Rows,

@@ -27,8 +27,8 @@ const LM_HEAD: &str = "head";
 const PER_LAYER: &str = "per_layer";
 
 impl Transformer {
-    /// As [`rounded`](Self::rounded), but weighs errors by the inputs of a sample text, if the type
-    /// searches for scales.
+    /// Like [`rounded`](Self::rounded), but weighs errors by the inputs of a sample text, if scales
+    /// are searched for.
     pub fn rounded_with_sample(&mut self, precision: Precision, tokens: &[u32]) -> Result<Self> {
         let tokens = &tokens[..tokens.len().min(SAMPLE_TOKENS).min(self.config.context)];
         if !precision.searches_scales() || tokens.is_empty() {

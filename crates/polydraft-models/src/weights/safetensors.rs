@@ -347,7 +347,7 @@ impl TensorFiles {
         }
     }
 
-    /// As [`take`](Self::take), for any type.
+    /// Like [`take`](Self::take), for any type.
     fn take_any(&mut self, name: &str, shape: &[usize]) -> Result<StoredTensor> {
         let stored = self.find(name, shape)?;
         self.taken.insert(name.to_owned());

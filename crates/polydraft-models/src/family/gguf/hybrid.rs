@@ -57,7 +57,7 @@ pub(super) fn qwen3_next(keys: &Keys, fields: &mut Map<String, Value>) -> Result
     partial(keys, fields)
 }
 
-/// As [`qwen3_next`]; value heads use the key heads in rotation instead of in groups.
+/// Like [`qwen3_next`]; value heads use the key heads in rotation instead of in groups.
 pub(super) fn qwen3_5(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
     fields.insert("linear_heads_in_turn".into(), json!(true));
     qwen3_next(keys, fields)

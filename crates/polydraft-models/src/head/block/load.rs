@@ -33,7 +33,7 @@ pub fn is_block_head(directory: &Path) -> bool {
 /// [`load_head`](crate::load_head), the target then captures the hidden states that it reads.
 ///
 /// # Errors
-/// As for [`load_head`](crate::load_head).
+/// The errors of [`load_head`](crate::load_head).
 pub fn load_block_head<'a>(
     directory: &Path,
     target: impl Into<HeadTarget<'a>>,
