@@ -123,7 +123,7 @@ fn check_sizes(path: &Path, metadata: &Metadata, architecture: &str) -> Result<(
 /// Loads the model of a GGUF file.
 ///
 /// # Errors
-/// As [`Description::read`]; failures of llama.cpp, with its messages; settings out of range; a
+/// The errors of [`Description::read`]; failures of llama.cpp, with its messages; settings out of range; a
 /// build without llama.cpp.
 #[cfg_attr(not(feature = "native"), expect(unused_variables))]
 pub fn load(path: &Path, options: &LlamaOptions) -> Result<(Box<dyn Model>, Language)> {
@@ -134,10 +134,10 @@ pub fn load(path: &Path, options: &LlamaOptions) -> Result<(Box<dyn Model>, Lang
     return Err(Error::NotBuilt);
 }
 
-/// As [`load`], with the model's concrete type.
+/// Like [`load`], with the model's concrete type.
 ///
 /// # Errors
-/// As for [`load`].
+/// The errors of [`load`].
 #[cfg(feature = "native")]
 pub fn load_model(path: &Path, options: &LlamaOptions) -> Result<(crate::LlamaModel, Language)> {
     use crate::native::Weights;
