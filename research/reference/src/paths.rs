@@ -97,7 +97,7 @@ const ROUNDING: f64 = 1e-12;
 /// token.
 ///
 /// # Errors
-/// As for [`multi_path_optimum`].
+/// The errors of [`multi_path_optimum`].
 pub fn multi_path_optimum_given(
     problem: &PathProblem,
     first: First,

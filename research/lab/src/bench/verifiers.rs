@@ -159,7 +159,7 @@ impl Setting {
     /// trees, `drafts` times as many paths are drawn.
     ///
     /// # Errors
-    /// As for [`new`](Self::new); a verifier that is not exact for its parts.
+    /// The errors of [`new`](Self::new); a verifier that is not exact for its parts.
     pub fn of_parts(
         tree: PolicyKind,
         sampling: Sampling,
