@@ -123,8 +123,8 @@ fn check_sizes(path: &Path, metadata: &Metadata, architecture: &str) -> Result<(
 /// Loads the model of a GGUF file.
 ///
 /// # Errors
-/// The errors of [`Description::read`]; failures of llama.cpp, with its messages; settings out of range; a
-/// build without llama.cpp.
+/// The errors of [`Description::read`]; failures of llama.cpp, with its messages; settings out of
+/// range; a build without llama.cpp.
 #[cfg_attr(not(feature = "native"), expect(unused_variables))]
 pub fn load(path: &Path, options: &LlamaOptions) -> Result<(Box<dyn Model>, Language)> {
     #[cfg(feature = "native")]

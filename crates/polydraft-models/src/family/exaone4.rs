@@ -36,9 +36,9 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
     Ok(config)
 }
 
-/// For each layer, whether it has the sliding window. `sliding_window_pattern` is a number n, for all
-/// but every n-th layer, or a repeated string with L for layers with a window; then the last layer
-/// has none.
+/// For each layer, whether it has the sliding window. `sliding_window_pattern` is a number n, for
+/// all but every n-th layer, or a repeated string with L for layers with a window; then the last
+/// layer has none.
 fn pattern(fields: &Fields, layers: usize) -> Result<Vec<bool>> {
     const FIELD: &str = "sliding_window_pattern";
     if let Ok(Some(letters)) = fields.get::<String>(FIELD) {
