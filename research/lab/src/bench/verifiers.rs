@@ -333,10 +333,10 @@ fn by_round(extent: &Extent, prompts: usize, settings: &[Setting]) -> u64 {
 }
 
 /// Measures all settings on each sequence, until there are enough positions or the time limit is
-/// reached. `goes_on` is called after each setting; returns false if it did.
+/// reached. Returns false if `goes_on`, called after each setting of a sequence, returned false.
 ///
 /// # Errors
-/// Failures of the models and the verifiers; prompts that leave no room.
+/// Errors of the models and the verifiers; prompts that leave no space for output.
 pub fn measure(
     extent: &Extent,
     engine: &mut Engine,

@@ -35,7 +35,7 @@ pub const TEXT: usize = 64;
 /// first position in a sequence is random, the others follow at a fixed distance.
 ///
 /// # Errors
-/// Failures of the models; a prompt that leaves no room.
+/// Errors of the models; a prompt that leaves no space for output.
 pub fn of_models(
     engine: &mut Engine,
     prompts: &[Vec<Token>],
