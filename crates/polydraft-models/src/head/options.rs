@@ -16,7 +16,7 @@ pub struct HeadOptions {
     /// Layers of the target whose inputs it reads, if its files differ from its training (files
     /// number layers in two conventions). Wrong layers lower the acceptance rate.
     pub layers: Option<Vec<usize>>,
-    /// Tokens that it may draft; `None` for all that it can draft.
+    /// Tokens that the draft head may propose; `None` for its full draft vocabulary.
     pub tokens: Option<Vec<Token>>,
     /// Maximum bytes; `None` is the free memory that the system reports, or no limit if it reports
     /// none.

@@ -124,8 +124,8 @@ fn tensor(
     if size.len() > MAX_DIMENSIONS || stride.len() != size.len() {
         let (size, stride) = (size.len(), stride.len());
         return Err(format!(
-            "expected at most {MAX_DIMENSIONS} dimensions with a stride each, got {size} with {stride} \
-             strides"
+            "expected at most {MAX_DIMENSIONS} dimensions with a stride each, got {size} with \
+             {stride} strides"
         ));
     }
     let (size, stride) = (numbers(objects, size)?, numbers(objects, stride)?);
