@@ -1,7 +1,7 @@
 //! The header of a file: magic, version, metadata and the positions of tensors.
 //!
-//! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>. All counts and positions are
-//! checked against the length of the file, and tensors for overlaps, before tensors are read.
+//! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>. All counts and positions
+//! are checked against the length of the file, and tensors for overlaps, before tensors are read.
 
 use std::collections::BTreeMap;
 
