@@ -277,8 +277,8 @@ impl Shard {
     /// Reads draft and distributions of a position, counted from 0 over all sequences.
     ///
     /// # Errors
-    /// A position that does not exist; numbers that are not a valid draft or distribution. The error
-    /// names the node.
+    /// A position that does not exist; numbers that are not a valid draft or distribution. The
+    /// error names the node.
     pub fn position(&self, position: usize) -> Result<Position> {
         let Some((&at, &begin)) = self.numbers.at.get(position).zip(self.starts.get(position))
         else {
