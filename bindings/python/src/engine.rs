@@ -174,7 +174,8 @@ impl PyEngine {
     #[new]
     #[pyo3(signature = (
         target, draft=Some(DraftArgument::Name("auto".into())), *, dtype=None, draft_dtype=None,
-        copies=Copies::UserFolder(true), corpus=None, learn=None, mix_ngrams=None, draft_vocabulary=None,
+        copies=Copies::UserFolder(true), corpus=None, learn=None, mix_ngrams=None,
+        draft_vocabulary=None,
         draft_layers=None, cache_type=None, acceptance=None, offline=false
     ))]
     #[pyo3(

@@ -152,8 +152,8 @@ impl PyShard {
     }
 }
 
-/// A position of a sequence: the index of the sequence (`sequence`), how many of its tokens are before
-/// it (`at`), the `draft` there, with the distribution of every draw, and the `target`'s
+/// A position of a sequence: the index of the sequence (`sequence`), the number of tokens before it
+/// (`at`), the `draft` there, with the distribution of every draw, and the `target`'s
 /// distributions at its nodes.
 #[pyclass(name = "Position", module = "polydraft", frozen, get_all)]
 pub struct PyPosition {

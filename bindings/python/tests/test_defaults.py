@@ -254,7 +254,7 @@ def test_errors_name_keywords(tmp_path):
         (dict(draft="ngram", mix_ngrams=True), "mix_ngrams="),
         (dict(draft=["ngram", DRAFT], mix_ngrams=True), "mix_ngrams="),
         (dict(draft=DRAFT, learn=table), "learn="),
-        (dict(draft=[DRAFT, "self"]), 'draft="self" comes before'),
+        (dict(draft=[DRAFT, "self"]), 'draft="self" must be the first'),
         (dict(draft="self", dtype="q4_0"), 'draft="ngram"'),
         (dict(draft=None, draft_dtype="q8_0"), "draft_dtype=: expected a draft, got draft=None"),
         (dict(draft=None, corpus=ROOT / "README.md"), "corpus=: expected a draft, got draft=None"),

@@ -80,8 +80,8 @@ pub fn check(program: &Command, matches: &ArgMatches, file: &Path) -> Result<()>
                     && let (Some(typed), Some(default)) = (typed.get_long(), default.get_long())
                 {
                     return Err(UsageError::error(format_args!(
-                        "--{typed} cannot be used with {default}, which {} sets; --no-config ignores that file\
-                         ",
+                        "--{typed} cannot be used with {default}, which {} sets; --no-config \
+                         ignores that file",
                         file.display()
                     )));
                 }

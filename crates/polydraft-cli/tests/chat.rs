@@ -156,7 +156,7 @@ fn inspect_reports_experts_and_special_layers() {
         ("deepseek-v3", &["6 in each of 1 layers"]),
         ("../heads/mtp-glm", &["MTP", "a multi-token prediction layer: --draft mtp"]),
         ("gemma3-nested", &["Gemma3ForConditionalGeneration, its text part"]),
-        ("gemma4", &["(2 key-value heads, 1 where a", "the last 2 layers use the KV", " active"]),
+        ("gemma4", &["(2 key-value heads, 1 in layers", "the last 2 layers use the KV", " active"]),
         ("gemma4-nested", &["Gemma4ForConditionalGeneration, its text", "the last layer uses"]),
         ("gemma4-moe/model.gguf", &["gemma4", "4 in each of 2 layers, 2 of them for a token\n"]),
         ("gpt-oss/model.gguf", &["gpt-oss", "4 in each of 2 layers, 2 of them for a token\n"]),

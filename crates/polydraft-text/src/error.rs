@@ -61,8 +61,8 @@ pub enum Error {
     },
     /// The text has too many bytes for the number of tokens of the context.
     #[error(
-        "the prompt has {bytes} bytes: expected at most {allowed}, because the model's context holds \
-         {most} tokens"
+        "the prompt has {bytes} bytes: expected at most {allowed}, because the model's context \
+         holds {most} tokens"
     )]
     TooManyBytes {
         /// Size of the text in bytes.

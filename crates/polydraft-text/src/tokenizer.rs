@@ -237,7 +237,8 @@ impl Tokenizer {
         let blank = longest_whitespace_run(text);
         if blank >= MAX_WHITESPACE_RUN {
             return refused(format!(
-                "expected less than {MAX_WHITESPACE_RUN} white-space characters in a row, got {blank}"
+                "expected less than {MAX_WHITESPACE_RUN} white-space characters in a row, got \
+                 {blank}"
             ));
         }
         let encoding = contained(|| self.inner.tokenizer.encode(text, special));

@@ -116,7 +116,8 @@ fn main() -> polydraft::Result<()> {
         for agreement in [0.2, 0.6, 0.9] {
             let [growing, observing, nodes, drafted] = time(tree, &costs, agreement)?;
             println!(
-                "{tree:8} {agreement:9.1} {growing:5.1} us {observing:6.1} us {nodes:6.2} {drafted:7.2}"
+                "{tree:8} {agreement:9.1} {growing:5.1} us {observing:6.1} us {nodes:6.2} \
+                 {drafted:7.2}"
             );
         }
     }

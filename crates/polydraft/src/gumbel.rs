@@ -52,7 +52,7 @@ pub trait SharedRandomness: Send {
 /// let mut shared_randomness = KeyedRandomness::new([1, 2]);
 /// let (p, q) = (Distribution::new(vec![0.5, 0.3, 0.2])?, Distribution::new(vec![0.4, 0.3, 0.3])?);
 /// // Similar distributions have the same first token nearly always.
-/// let mut first = |probs, position| shared_randomness.first_arrivals(position, probs, 1, &mut rng);
+/// let mut first = |probs, at| shared_randomness.first_arrivals(at, probs, 1, &mut rng);
 /// let same = (0..1000).filter(|&position| first(&p, position) == first(&q, position)).count();
 /// assert!(same > 800);
 /// # Ok::<(), polydraft::Error>(())

@@ -25,7 +25,13 @@ pub struct SamplingArgs {
     /// The draft's sampling settings change the speed, never the distribution of the output; each
     /// of the four defaults to the target's. Several values, such as 0.6,1.2, draw one path each,
     /// which needs a verifier for distinct drafts: specinfer or walk:naive.
-    #[arg(hide_short_help = true, long, value_name = "T,..", value_delimiter = ',', value_parser = temperature)]
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "T,..",
+        value_delimiter = ',',
+        value_parser = temperature,
+    )]
     draft_temperature: Vec<f64>,
     /// Like --top-k, for the draft.
     #[arg(hide_short_help = true, long, value_name = "K", value_parser = top_k)]

@@ -88,13 +88,31 @@ pub struct Args {
     )]
     connections: u32,
     /// Maximum probability that a lossless server is accused, over all checks.
-    #[arg(hide_short_help = true, long, value_name = "P", default_value_t = 1e-3, value_parser = probability)]
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "P",
+        default_value_t = 1e-3,
+        value_parser = probability,
+    )]
     error_rate: f64,
     /// Error that the audit finds in 19 of 20 runs, in total variation per token.
-    #[arg(hide_short_help = true, long, value_name = "TV", default_value_t = 0.03, value_parser = probability)]
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "TV",
+        default_value_t = 0.03,
+        value_parser = probability,
+    )]
     sensitivity: f64,
     /// Differences up to this, in total variation, count as rounding.
-    #[arg(hide_short_help = true, long, value_name = "TV", default_value_t = 0.002, value_parser = probability)]
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "TV",
+        default_value_t = 0.002,
+        value_parser = probability,
+    )]
     tolerance: f64,
     /// File in which all answers are stored.
     ///

@@ -176,7 +176,7 @@ pub fn run(args: Args) -> Result<()> {
         models.engine.draft_context().filter(|context| drafts && *context < total)
     {
         note(format_args!(
-            "note: the draft's context holds {context} tokens, of {total} in all: after them nothing \
+            "note: the draft's context holds {context} of {total} tokens: after them nothing \
              was drafted"
         ));
     }

@@ -142,8 +142,8 @@ pub fn run(args: Args) -> Result<()> {
             let description = if is_head(&path) { "a draft head" } else { "a table of n-grams" };
             let draft = path.display();
             return Err(UsageError::error(format_args!(
-                "{draft} is {description}, which is inspected together with its target: polydraft inspect TARGET \
-                 {draft}"
+                "{draft} is {description}, which is inspected together with its target: polydraft \
+                 inspect TARGET {draft}"
             )));
         }
         // The architecture may be one of llama.cpp only.

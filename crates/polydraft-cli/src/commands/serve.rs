@@ -69,7 +69,12 @@ struct ServerArgs {
     ///
     /// May be repeated; the first name is the one that answers report. [default: the name of the
     /// directory or file]
-    #[arg(hide_short_help = true, long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "NAME",
+        value_parser = NonEmptyStringValueParser::new(),
+    )]
     name: Vec<String>,
     /// Model and its name for clients. May be repeated.
     ///
@@ -244,8 +249,8 @@ struct NamedModel {
 }
 
 fn named_model(text: &str) -> Result<NamedModel, String> {
-    let expected = "expected NAME=MODEL, optionally followed by ,draft=MODEL ,learn=FILE ,dtype=TYPE or \
-                    ,draft-dtype=TYPE";
+    let expected = "expected NAME=MODEL, optionally followed by ,draft=MODEL ,learn=FILE \
+                    ,dtype=TYPE or ,draft-dtype=TYPE";
     let (name, rest) = text.split_once('=').ok_or(expected)?;
     let mut parts = rest.split(',');
     let target = parts.next().unwrap_or_default();
@@ -300,7 +305,8 @@ impl ServerArgs {
         }
         if let Some(open) = self.host.iter().find(|host| key.is_none() && !host.is_loopback()) {
             note(format_args!(
-                "note: every client that reaches {open} can use this server, because there is no --api-key"
+                "note: every client that reaches {open} can use this server, because there is no \
+                 --api-key"
             ));
         }
         Ok(key)

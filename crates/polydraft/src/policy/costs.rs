@@ -17,7 +17,8 @@ use crate::{Error, Result};
 /// let context = |batch_size, context_length| {
 ///     StepContext { batch_size, context_length, ..StepContext::default() }
 /// };
-/// assert_eq!((costs.target.seconds(1, &context(1, 50)), costs.target.seconds(6, &context(1, 0))), (1.0, 2.0));
+/// assert_eq!(costs.target.seconds(1, &context(1, 50)), 1.0);
+/// assert_eq!(costs.target.seconds(6, &context(1, 0)), 2.0);
 /// // Two sequences with four tokens each.
 /// assert_eq!(costs.target.seconds(4, &context(2, 250)), 3.0);
 /// # Ok::<(), serde_json::Error>(())
