@@ -250,7 +250,7 @@ fn certify_passes_and_reports_too_little_data() {
     assert_eq!(report["greedy_equal"], 1);
     let (code, report) = certify(&["--runs", "3"]);
     assert_eq!((code, report["verdict"].as_str()), (3, Some("not-enough-data")), "{report}");
-    fails(&["certify", "--verifier", "none"], 2, &["nothing to certify"]);
+    fails(&["certify", "--verifier", "none"], 2, &["drafts nothing that could be certified"]);
     fails(&["certify", "--false-alarm", "2"], 2, &["between 0 and 1"]);
     fails(&["certify", "--first", "16", "--prompt", &"word ".repeat(250)], 1, &["room"]);
 }
@@ -411,7 +411,7 @@ fn verifiers_are_compared_on_the_same_drafts() {
     let defaults = write(folder.path(), "config.toml", "[bench.verifiers]\nsteps-of = 'block'\n");
     let typed =
         ["--depths", "2", "--verifiers", "block", "--every", "4", "--config", &defaults, "--json"];
-    fails(&[&bench[..], &typed].concat(), 2, &["--every excludes steps-of", "config.toml"]);
+    fails(&[&bench[..], &typed].concat(), 2, &["--every cannot be used with steps-of", "config.toml"]);
     let defaults = write(folder.path(), "config.toml", "[bench.verifiers]\nevery = 2\n");
     let typed =
         ["--depths", "2", "--verifiers", "block", "--every", "4", "--config", &defaults, "--json"];

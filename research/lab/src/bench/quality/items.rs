@@ -33,7 +33,7 @@ struct Line {
     kind: Option<String>,
     stop: Option<Vec<String>>,
     question: Option<String>,
-    rounds: Option<Vec<String>>,
+    turns: Option<Vec<String>>,
     category: Option<String>,
     #[serde(default)]
     reference: Vec<String>,
@@ -95,8 +95,8 @@ fn item(number: usize, line: Line, runs: bool) -> Result<Option<Item>> {
             let check = Check::last_number(number)?;
             item(line.kind.or(line.category), question, check, Vec::new(), LONG)
         }
-        Line { rounds: Some(rounds), reference, category, .. } => {
-            let prompt = rounds.into_iter().next().context("expected at least one turn")?;
+        Line { turns: Some(turns), reference, category, .. } => {
+            let prompt = turns.into_iter().next().context("expected at least one turn")?;
             match reference.first().map(|reference| Check::last_number(reference)) {
                 Some(Ok(check)) => item(category, prompt, check, Vec::new(), LONG),
                 _ => Ok(None),
