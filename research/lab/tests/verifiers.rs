@@ -411,7 +411,11 @@ fn verifiers_are_compared_on_the_same_drafts() {
     let defaults = write(folder.path(), "config.toml", "[bench.verifiers]\nsteps-of = 'block'\n");
     let typed =
         ["--depths", "2", "--verifiers", "block", "--every", "4", "--config", &defaults, "--json"];
-    fails(&[&bench[..], &typed].concat(), 2, &["--every cannot be used with steps-of", "config.toml"]);
+    fails(
+        &[&bench[..], &typed].concat(),
+        2,
+        &["--every cannot be used with steps-of", "config.toml"],
+    );
     let defaults = write(folder.path(), "config.toml", "[bench.verifiers]\nevery = 2\n");
     let typed =
         ["--depths", "2", "--verifiers", "block", "--every", "4", "--config", &defaults, "--json"];
