@@ -24,7 +24,7 @@ use polydraft::Token;
 
 /// Changes the target's logits at a node, before temperature and filters.
 ///
-/// It must be a function of its arguments only: the tokens `decided` so far, without the prompt's,
+/// Must be a function of its arguments only: the tokens `decided` so far, without the prompt's,
 /// and the tokens drafted on the `path` to the node. Logits have the shape `[vocabulary]`; −∞
 /// forbids a token. At least one token must stay possible on every path that it allows; it is not
 /// called for paths after an end token.

@@ -21,7 +21,7 @@ fn completions_have_text_and_usage() {
     assert!(usage["speculation"]["target_calls"].as_u64().unwrap() <= tokens);
 }
 
-/// Of a list of prompts with `n` outputs each, the first equals the single one.
+/// The first of `n` outputs of each prompt in a list equals the output of that prompt alone.
 #[test]
 fn prompts_may_be_tokens_or_lists_and_echoed() {
     let server = start(NOW, |_| ());

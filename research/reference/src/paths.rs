@@ -2,7 +2,7 @@
 //!
 //! Problem: K paths of length L are drawn independently from the draft. A lossless verifier emits a
 //! prefix of one of them and one further token, such that the output has the target's distribution.
-//! What is the maximum of its expected number of tokens?
+//! Sought: the maximum of its expected number of tokens.
 //! Source: Thomas and Pal 2025 (greedy multi-path block verification), theorems 3.3 and 4.3:
 //! "information-agnostic" bounds for verifiers that may use all distributions, also at contexts
 //! outside of the drafted paths. Decomposition into selection and a single path: lemma 4.4 and

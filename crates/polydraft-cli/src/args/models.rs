@@ -76,7 +76,7 @@ pub struct ModelArgs {
     dtype: Option<Precision>,
     /// Weight type of the draft.
     ///
-    /// It changes the speed, never the distribution of the output. [default: the type of --dtype;
+    /// Changes the speed, never the distribution of the output. [default: the type of --dtype;
     /// q8_0 for draft heads]
     #[arg(hide_short_help = true, long, value_name = "TYPE")]
     draft_dtype: Option<Precision>,

@@ -57,9 +57,9 @@ pub struct Args {
     /// Model name at the reference server [default: the only model].
     #[arg(hide_short_help = true, long, value_name = "NAME", requires = "reference")]
     reference_model: Option<String>,
-    /// The same model as a file or directory: the reference is computed here.
+    /// File or directory of the same model: the reference is computed here.
     ///
-    /// It is computed without speculation.
+    /// Computed without speculation.
     #[arg(long, value_name = "MODEL")]
     target: Option<String>,
     /// Run only this check. May be repeated [default: all].

@@ -18,7 +18,7 @@ Install all pages for 'man polydraft', 'man polydraft-generate' and so on:
 pub struct Args {
     /// Folder for polydraft.1 and one page per command, such as polydraft-generate.1.
     ///
-    /// It is created if it is missing.
+    /// Created if it is missing.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }

@@ -129,7 +129,7 @@ fn number_of_contexts_is_bounded() {
     assert_eq!(followers.iter().map(|(token, _)| *token).collect::<Vec<_>>(), [2]);
 }
 
-/// Of a context with very many followers, only frequent ones are stored.
+/// Contexts with very many followers only store the frequent ones.
 #[test]
 fn number_of_followers_is_bounded() {
     let vocabulary = Vocabulary::numbered(2000);
