@@ -22,7 +22,9 @@ mod digits;
 mod form;
 mod gbnf;
 mod literal;
+mod marks;
 mod mask;
+mod parameters;
 mod schema;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -38,6 +40,7 @@ use digits::Digits;
 
 pub use calls::CallGrammar;
 pub use form::Form;
+pub use marks::Marks;
 pub use mask::{Grammar, Mask};
 
 /// Builds grammars for one tokenizer and its end tokens.
@@ -62,6 +65,10 @@ impl TokenizerEnv for Tokens {
 
     /// Tokenizes as in training if that decodes to the same bytes: some tokenizers prepend a space.
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
+        if let Some((start, token, end)) = special_token(bytes) {
+            let before = self.tokenize_bytes(&bytes[..start]);
+            return [before, vec![token], self.tokenize_bytes(&bytes[end..])].concat();
+        }
         let text = std::str::from_utf8(bytes).ok();
         let tokens = text.and_then(|text| self.tokenizer.as_ref()?.encode_plain(text).ok());
         let tokens = tokens.filter(|tokens| self.trie.decode_raw(tokens) == bytes);
@@ -84,6 +91,25 @@ impl TokenizerEnv for Tokens {
         let tokens = self.tokenize_bytes(&bytes[..cut]);
         let settled = tokens.len();
         (tokens, settled)
+    }
+}
+
+/// First special token in bytes, as the library writes them: a marker and the id in brackets.
+/// Returns its start, its id and its end.
+fn special_token(bytes: &[u8]) -> Option<(usize, TokenId, usize)> {
+    let mut from = 0;
+    loop {
+        let start =
+            from + bytes[from..].iter().position(|byte| *byte == TokTrie::SPECIAL_TOKEN_MARKER)?;
+        let id = bytes[start + 1..].strip_prefix(b"[");
+        let digits = id.and_then(|id| id.iter().position(|byte| !byte.is_ascii_digit()));
+        if let (Some(id), Some(digits)) = (id, digits)
+            && id[digits] == b']'
+            && let Some(token) = std::str::from_utf8(&id[..digits]).ok().and_then(|id| id.parse().ok())
+        {
+            return Some((start, token, start + digits + 3));
+        }
+        from = start + 1;
     }
 }
 

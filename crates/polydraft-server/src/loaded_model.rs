@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use polydraft::Token;
 use polydraft_engine::{Engine, Error};
 use polydraft_runtime::{SamplingOptions, Speculation, TableSaver};
-use polydraft_text::Language;
+use polydraft_text::{Language, OutputForm};
 use tokio::sync::Semaphore;
 
 use crate::api::openai::responses::store::Store;
@@ -93,6 +93,11 @@ pub(crate) struct LoadedModel {
 }
 
 impl LoadedModel {
+    /// Formats of answers to conversations.
+    pub fn output_form(&self) -> OutputForm {
+        self.language.output_form().unwrap_or_default()
+    }
+
     /// Starts the engine thread.
     ///
     /// # Errors

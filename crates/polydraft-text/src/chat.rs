@@ -4,19 +4,20 @@
 //! of Python's strings, lists and dictionaries, `raise_exception`, `strftime_now`, and a `tojson`
 //! that formats like Python.
 
+mod derive;
+mod ids;
 mod json;
 mod limits;
 mod measured;
-mod reasoning;
 mod rendering;
 mod scan;
 mod tags;
 mod tokens;
-mod tools;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde, Value, merge_maps};
@@ -27,12 +28,11 @@ use serde_json::Map;
 
 use crate::contained::contained;
 use crate::files::read_optional_text;
+use crate::output::OutputForm;
 use crate::special::SETTINGS;
 use crate::{Error, Result, SpecialTokens};
 
-pub use reasoning::ReasoningForm;
 pub use rendering::{Ending, Rendering};
-pub use tools::CallForm;
 
 /// Message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -105,8 +105,8 @@ pub struct ChatTemplate {
     source: String,
     tokens: SpecialTokens,
     path: PathBuf,
-    calls: Option<CallForm>,
-    reasoning: Option<ReasoningForm>,
+    /// Formats of the output, derived when they are first needed.
+    output: Arc<OnceLock<OutputForm>>,
     /// Default values of variables.
     variables: Map<String, serde_json::Value>,
     /// Whether variables of llama.cpp's server are provided.
@@ -161,6 +161,7 @@ impl ChatTemplate {
     pub fn with_variables(mut self, variables: &Map<String, serde_json::Value>) -> Self {
         self.with_tools = self.with_tools.map(|other| Box::new(other.with_variables(variables)));
         self.variables.extend(variables.clone());
+        self.output = Arc::default();
         self
     }
 
@@ -197,20 +198,16 @@ impl ChatTemplate {
     ) -> Result<Self> {
         let path = path.into();
         match contained(|| environment(text)) {
-            Ok(Ok(environment)) => {
-                let (calls, reasoning) = (CallForm::detect(text), ReasoningForm::detect(text));
-                Ok(Self {
-                    environment,
-                    source: text.to_owned(),
-                    tokens,
-                    path,
-                    calls,
-                    reasoning,
-                    variables: Map::new(),
-                    extras: false,
-                    with_tools: None,
-                })
-            }
+            Ok(Ok(environment)) => Ok(Self {
+                environment,
+                source: text.to_owned(),
+                tokens,
+                path,
+                output: Arc::default(),
+                variables: Map::new(),
+                extras: false,
+                with_tools: None,
+            }),
             Ok(Err(e)) => Err(Error::Template { path, problem: describe(&e) }),
             Err(panic) => Err(Error::Template { path, problem: describe_panic(&panic) }),
         }
@@ -236,15 +233,11 @@ impl ChatTemplate {
         self.render_with(messages, &Rendering::default())
     }
 
-    /// Returns the format of the model's tool calls; `None` if the template does not support tools,
-    /// or uses an unknown format.
-    pub fn calls(&self) -> Option<CallForm> {
-        self.with_tools.as_ref().map_or(self.calls, |template| template.calls)
-    }
-
-    /// Returns the markers of the model's reasoning; `None` if the template has none.
-    pub fn reasoning(&self) -> Option<ReasoningForm> {
-        self.reasoning
+    /// Returns the formats of the model's output: of its reasoning, and of its tool calls. They
+    /// are derived from the template with the first call, by rendering answers.
+    pub fn output_form(&self) -> &OutputForm {
+        let template = self.with_tools.as_deref().unwrap_or(self);
+        template.output.get_or_init(|| derive::output_form(template))
     }
 
     /// Returns the source of the template.
@@ -252,16 +245,74 @@ impl ChatTemplate {
         &self.source
     }
 
+    /// Returns a message as the template sees it: it may know the reasoning under another name, and
+    /// calls in another form.
+    fn seen(&self, message: &Message) -> serde_json::Value {
+        let mut seen = self.with_known_name(serde_json::to_value(message).unwrap_or_default());
+        if self.source.contains("length != 9") {
+            ids::shorten(&mut seen);
+        }
+        if message.tool_calls.is_empty() {
+            return seen;
+        }
+        let form = self.output_form();
+        if form.takes_null_content && message.content.is_empty() {
+            seen["content"] = serde_json::Value::Null;
+        }
+        let calls = seen["tool_calls"].as_array_mut().filter(|_| form.takes_argument_text);
+        for call in calls.into_iter().flatten() {
+            let arguments = &mut call["function"]["arguments"];
+            if !arguments.is_string() {
+                *arguments = json::python(arguments).into();
+            }
+        }
+        seen
+    }
+
+    /// Renames the reasoning of a message as the template does.
+    fn with_known_name(&self, mut message: serde_json::Value) -> serde_json::Value {
+        let names = ["reasoning_content", ".reasoning", "thinking"];
+        let known = names.into_iter().find(|name| self.source.contains(name));
+        if let (Some(known), Some(members)) = (known, message.as_object_mut())
+            && let Some(thought) = members.remove(names[0])
+        {
+            members.insert(known.trim_start_matches('.').to_owned(), thought);
+        }
+        message
+    }
+
     /// Renders a conversation with options: see [`Rendering`].
     ///
     /// # Errors
     /// Fails as [`render`](Self::render), and if the last message cannot be continued as requested.
     pub fn render_with(&self, messages: &[Message], rendering: &Rendering) -> Result<String> {
-        let &Rendering { tools, variables, ending } = rendering;
-        let has_tools = !tools.is_empty() || messages.iter().any(|m| m.role == "tool");
+        let has_tools = !rendering.tools.is_empty() || messages.iter().any(|m| m.role == "tool");
         if let Some(template) = self.with_tools.as_ref().filter(|_| has_tools) {
             return template.render_with(messages, rendering);
         }
+        let seen: Vec<serde_json::Value> =
+            messages.iter().map(|message| self.seen(message)).collect();
+        let bytes = messages.iter().map(Message::size).sum();
+        let text = self.render_values(&seen, bytes, rendering)?;
+        if rendering.ending != Ending::Continue {
+            return Ok(text);
+        }
+        match rendering::continued(&text, messages) {
+            Ok(length) => Ok(text[..length].to_owned()),
+            Err(problem) => {
+                Err(Error::Template { path: self.path.clone(), problem: problem.to_owned() })
+            }
+        }
+    }
+
+    /// Renders messages of this many bytes as they are, complete.
+    fn render_values(
+        &self,
+        messages: &[serde_json::Value],
+        bytes: usize,
+        rendering: &Rendering,
+    ) -> Result<String> {
+        let &Rendering { tools, variables, ending } = rendering;
         let tokens: BTreeMap<&str, &str> = self.tokens.roles().collect();
         let mut all = if self.extras { extras(tools) } else { Map::new() };
         all.extend(self.variables.clone());
@@ -278,19 +329,13 @@ impl ChatTemplate {
         };
         let tool_bytes: usize = tools.iter().map(|tool| tool.to_string().len()).sum();
         let variable_bytes: usize = all.values().map(|value| value.to_string().len()).sum();
-        let input_bytes =
-            variable_bytes + tool_bytes + messages.iter().map(Message::size).sum::<usize>();
         let rendered = contained(|| {
-            limits::bounded(input_bytes, |out| {
+            limits::bounded(variable_bytes + tool_bytes + bytes, |out| {
                 self.environment.get_template(NAME)?.render_captured_to(context, out).map(drop)
             })
         });
         let problem = match rendered {
-            Ok(Ok(text)) if ending != Ending::Continue => return Ok(text),
-            Ok(Ok(text)) => match rendering::continued(&text, messages) {
-                Ok(length) => return Ok(text[..length].to_owned()),
-                Err(problem) => problem.to_owned(),
-            },
+            Ok(Ok(text)) => return Ok(text),
             Ok(Err(e)) => describe(&e),
             Err(panic) => describe_panic(&panic),
         };

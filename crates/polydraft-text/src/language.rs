@@ -5,8 +5,8 @@ use std::path::Path;
 use polydraft::{Token, Vocabulary};
 
 use crate::{
-    ChatTemplate, Error, Message, Published, PublishedSampling, Rendering, Result, SpecialTokens,
-    Tokenizer,
+    ChatTemplate, Error, Message, OutputForm, PromptEnd, Published, PublishedSampling, Rendering,
+    Result, SpecialTokens, Tokenizer,
 };
 
 /// Conversion between text and tokens of a model: everything but tensors, and independent of the
@@ -122,8 +122,18 @@ impl Language {
         let missing = || Error::NoTemplate { model: self.name.clone() };
         let chat = self.chat.as_ref().ok_or_else(missing)?;
         let text = chat.render_with(messages, how)?;
-        let in_reasoning = chat.reasoning().is_some_and(|form| form.is_open(&text));
-        Ok(ChatPrompt { tokens: self.tokenizer.encode_plain_within(&text, most)?, in_reasoning })
+        let end = chat.output_form().reasoning.prompt_end(&text);
+        Ok(ChatPrompt { tokens: self.tokenizer.encode_plain_within(&text, most)?, end })
+    }
+
+    /// Returns the formats of an answer, which ends at an end token: text after one in the
+    /// template's conversations is not part of it. `None` without a chat template.
+    pub fn output_form(&self) -> Option<OutputForm> {
+        let form = self.chat.as_ref()?.output_form().clone();
+        let ends = self.answer_end_tokens();
+        let strings = ends.iter().filter_map(|end| self.tokenizer.decode_with_special(&[*end]).ok());
+        let strings: Vec<String> = strings.filter(|end| !end.trim().is_empty()).collect();
+        Some(form.until(&strings))
     }
 
     /// Returns the tokens that end an answer: [`end_tokens`](Self::end_tokens), and the end token
@@ -140,6 +150,6 @@ impl Language {
 pub struct ChatPrompt {
     /// Tokens of the prompt.
     pub tokens: Vec<Token>,
-    /// Whether the prompt ends inside the model's reasoning.
-    pub in_reasoning: bool,
+    /// Where it ends: before, inside or after the model's reasoning.
+    pub end: PromptEnd,
 }

@@ -17,15 +17,20 @@ mod files;
 mod generation;
 mod gguf;
 mod language;
+mod output;
 mod special;
 mod stream;
 mod tokenizer;
 
-pub use chat::{CallForm, ChatTemplate, Ending, Message, ReasoningForm, Rendering};
+pub use chat::{ChatTemplate, Ending, Message, Rendering};
 pub use error::{Error, Result};
 pub use fields::{Fields, check_positive, end_tokens};
 pub use generation::{Published, PublishedSampling};
 pub use language::{ChatPrompt, Language};
+pub use output::{
+    ArgumentForm, CallForm, Kind, Kinds, Nested, OutputForm, OutputParser, OutputPart, ParameterForm,
+    Piece, PromptEnd, ReasoningForm, Tool, ValueForm, allowed_kinds,
+};
 pub use special::SpecialTokens;
 pub use stream::Stream;
 pub use tokenizer::Tokenizer;

@@ -168,6 +168,31 @@ impl Tokenizer {
         self.inner.special.contains(&token)
     }
 
+    /// Returns the special tokens that occur in a text as strings, each with its bytes there.
+    pub fn special_in(&self, text: &str) -> Vec<(std::ops::Range<usize>, Token)> {
+        let strings = self.inner.special.iter().filter_map(|token| {
+            let string = self.inner.tokenizer.id_to_token(*token)?;
+            (!string.is_empty() && text.contains(&string)).then_some((string, *token))
+        });
+        let mut found: Vec<_> = strings
+            .flat_map(|(string, token)| {
+                let starts: Vec<usize> = text.match_indices(&string).map(|(at, _)| at).collect();
+                starts.into_iter().map(move |at| (at..at + string.len(), token))
+            })
+            .collect();
+        // Of tokens that overlap, the one that begins first, and the longest of these.
+        found.sort_by_key(|(range, _)| (range.start, usize::MAX - range.end));
+        let mut end = 0;
+        found.retain(|(range, _)| {
+            let is_free = range.start >= end;
+            if is_free {
+                end = range.end;
+            }
+            is_free
+        });
+        found
+    }
+
     /// Returns the vocabulary of a model whose embedding has `rows` rows. Rows after the
     /// tokenizer's last token, which round the embedding's size, are not part of it: they have no
     /// text, and two models with one tokenizer may have different numbers of them. Nor are added

@@ -1,14 +1,20 @@
-//! Tool calls as a grammar.
+//! Tool calls as a grammar, in the format in which the model writes them.
 
-use polydraft_text::CallForm;
+use polydraft_text::{ArgumentForm, CallForm, Piece, ReasoningForm};
 use serde_json::{Value, json};
 
-use super::literal::literal;
+use super::marks::{Marks, escape_regex};
+use super::parameters::Parameters;
+use super::schema::rewrite;
 
 /// The calls that are allowed, and their form.
 pub struct CallGrammar<'a> {
     /// Form in which the model writes calls.
-    pub form: CallForm,
+    pub form: &'a CallForm,
+    /// Marks of the answer; a text between calls has them, too.
+    pub answer: &'a ReasoningForm,
+    /// Special tokens of the model.
+    pub marks: Marks<'a>,
     /// Tools by name, with the schemas of their arguments.
     pub tools: Vec<(&'a str, Value)>,
     /// Whether several calls are allowed.
@@ -17,50 +23,118 @@ pub struct CallGrammar<'a> {
     pub allow_text: bool,
 }
 
+/// Names of the rules of the marks around an answer, which depend on the prompt.
+pub(super) const ANSWER_OPEN: &str = "answer_open";
+pub(super) const ANSWER_CLOSE: &str = "answer_close";
+
 impl CallGrammar<'_> {
-    /// Grammar in the library's dialect of Lark. JSON has the spaces that models were trained with:
-    /// one after a comma or a colon.
-    pub(super) fn lark(&self) -> String {
-        let Self { form, tools, allow_several, allow_text } = self;
-        let (opening, gap) = (form.opening(), form.gap());
-        let open = literal(&format!("{opening}{gap}"));
-        // After another call.
-        let next = literal(&format!("{gap}{opening}{gap}"));
-        let allow_several = *allow_several && !opening.is_empty();
-        let start = match (allow_text, opening, allow_several) {
-            (false, "", _) => "call".to_owned(),
-            (false, _, false) => format!("{open} call"),
-            (false, _, true) => format!("{open} call ({next} call)*"),
-            (true, "", _) => "call | TEXT?".to_owned(),
-            (true, _, false) => format!("before {gap} call | TEXT?", gap = literal(gap)),
-            (true, _, true) => format!("(before {gap} call)* TEXT?", gap = literal(gap)),
+    /// Grammar in the library's dialect of Lark, with the rule `start`. JSON has the spaces that
+    /// models were trained with: one after a comma or a colon.
+    ///
+    /// # Errors
+    /// A schema with unsupported parts.
+    pub(super) fn lark(&self) -> Result<String, String> {
+        let Self { form, marks, tools, .. } = self;
+        let (first, head) = match form.head.split_first() {
+            Some((Piece::Text(first), rest)) => (first.as_str(), rest),
+            _ => ("", &form.head[..]),
         };
-        let text = match opening {
-            // An answer that begins with a brace is a call.
-            "" => r"TEXT: /(?s:\s*[^{\s].*)/".to_owned(),
-            opening => {
-                format!("before[lazy]: /(?s:.*){opening}/\nTEXT: /(?s:.+)/ & ~/(?s:.*{opening}.*)/")
-            }
+        let several = self.allow_several && form.allows_several;
+        let calls = match several {
+            true => format!("call ({} call)*", marks.terms(&format!("{}{first}", form.separator))),
+            false => "call".to_owned(),
         };
-        let mut lark = format!("start: {start}\n");
-        if *allow_text {
-            lark += &format!("{text}\n");
-        }
+        let calls = format!("{calls} {}", marks.terms(&form.closing));
+        let opening = format!("{}{first}", form.opening);
+        let section = format!("{} {calls}", marks.terms(&opening));
+        let mut lark = match self.allow_text {
+            true => self.with_text(&section, &calls, &opening),
+            false => format!("start: {section}\n"),
+        };
         let names: Vec<String> = (0..tools.len()).map(|number| format!("call_{number}")).collect();
         lark += &format!("call: {}\n", names.join(" | "));
         for (number, (name, schema)) in tools.iter().enumerate() {
-            let head = format!("{{\"name\": {}, \"{}\": ", json!(name), form.arguments());
-            let tail = format!("}}{gap}{}", form.closing());
-            let mut schema = schema.clone();
-            let space = json!({ "whitespace_flexible": false, "item_separator": ", ",
-                "key_separator": ": " });
-            schema["x-guidance"] = space;
-            lark += &format!(
-                "call_{number}: {} arguments_{number} {}\narguments_{number}: %json {schema}\n",
-                literal(&head),
-                literal(&tail)
+            let (head, tail) = (self.terms(head, name), self.terms(&form.tail, name));
+            let arguments = format!("arguments_{number}");
+            lark += &format!("call_{number}: {head} {arguments} {tail}\n");
+            lark += &match &form.arguments {
+                ArgumentForm::Json => format!("{arguments}: %json {}\n", json_of(schema)?),
+                ArgumentForm::Parameters(form) => {
+                    Parameters { form, marks: *marks, root: schema, prefix: format!("p{number}") }
+                        .rules(&arguments)
+                }
+                .map_err(|problem| format!("{name}: {problem}"))?,
+            };
+        }
+        Ok(lark)
+    }
+
+    /// Start rules where text is allowed.
+    fn with_text(&self, section: &str, calls: &str, opening: &str) -> String {
+        let Self { form, marks, answer, .. } = self;
+        let trigger = form.trigger();
+        if !answer.answer_opening.is_empty() {
+            // A text has marks of its own.
+            return match answer.answer_closing.is_empty() {
+                true => format!(
+                    "start: {section} | {ANSWER_OPEN} TEXT?\nTEXT: {}\n",
+                    marks.without(trigger)
+                ),
+                false => format!(
+                    "start: {section} | {ANSWER_OPEN} (closed {section}? | TEXT?)\n\
+                     {}TEXT: {closed}\n",
+                    marks.up_to("closed", &answer.answer_closing),
+                    closed = marks.without(&answer.answer_closing)
+                ),
+            };
+        }
+        if trigger.is_empty() {
+            // A text that begins like a call is one.
+            let start = match opening.trim() {
+                "" => {
+                    let names = self.tools.iter().map(|(name, _)| escape_regex(name));
+                    format!("({})\\s", names.collect::<Vec<_>>().join("|"))
+                }
+                opening => escape_regex(&opening.chars().take(1).collect::<String>()),
+            };
+            return format!(
+                "start: {section} | TEXT?\nTEXT: /(?s:.+)/ & ~/(?s:\\s*{start}.*)/\n"
             );
         }
-        lark
+        let rest = marks.terms(&opening.trim_start()[trigger.len()..]);
+        let repeated = if self.allow_several { "*" } else { "?" };
+        format!(
+            "start: (before {rest} {calls}){repeated} TEXT?\n{}TEXT: {}\n",
+            marks.up_to("before", trigger),
+            marks.without(trigger)
+        )
     }
+
+    /// Terms of a call's pieces.
+    fn terms(&self, pieces: &[Piece], name: &str) -> String {
+        let mut terms = Vec::new();
+        for piece in pieces {
+            match piece {
+                Piece::Text(text) => terms.push(self.marks.terms(text)),
+                Piece::Name => terms.push(self.marks.terms(name)),
+                Piece::Id => terms.push("/[a-zA-Z0-9]{9}/".to_owned()),
+                Piece::Number(_) => terms.push("/[0-9]{1,3}/".to_owned()),
+                Piece::Key => {}
+            }
+        }
+        if terms.is_empty() { "\"\"".to_owned() } else { terms.join(" ") }
+    }
+}
+
+/// Schema for the library, with JSON's spaces as models write them.
+pub(super) fn json_of(schema: &Value) -> Result<Value, String> {
+    let mut schema = match rewrite(schema.clone())? {
+        Value::Bool(true) => json!({}),
+        schema => schema,
+    };
+    if schema.is_object() {
+        schema["x-guidance"] = json!({ "whitespace_flexible": false, "item_separator": ", ",
+            "key_separator": ": " });
+    }
+    Ok(schema)
 }

@@ -2,11 +2,13 @@
 //! building grammars is expensive.
 
 use llguidance::api::TopLevelGrammar;
+use polydraft_text::{PromptEnd, ReasoningForm};
 use serde_json::{Value, json};
 
-use super::calls::CallGrammar;
+use super::calls::{ANSWER_CLOSE, ANSWER_OPEN, CallGrammar};
 use super::gbnf;
 use super::literal::literal;
+use super::marks::Marks;
 use super::schema::rewrite;
 
 /// White space in JSON: a space, or a line break with indentation, or none.
@@ -22,12 +24,21 @@ const MAX_DECIMALS: usize = 8;
 #[derive(Debug, Clone)]
 pub struct Form {
     kind: Kind,
-    /// End mark of the reasoning before the output, if any.
-    after_mark: Option<&'static str>,
+    /// Rules of what the model writes around it, if anything.
+    around: Option<Around>,
     /// Whether outputs are JSON only, or calls with JSON only.
     json: bool,
     /// Parameter that requests the form.
     pub param: &'static str,
+}
+
+/// What the model writes around the form.
+#[derive(Debug, Clone)]
+struct Around {
+    /// Start of the grammar, with the rules of the reasoning before the form.
+    start: String,
+    /// Terms of the marks around an answer.
+    marks: [String; 2],
 }
 
 #[derive(Debug, Clone)]
@@ -35,13 +46,15 @@ enum Kind {
     Json(Value),
     /// In the library's dialect of Lark, starting with the start rule.
     Lark(String),
+    /// Calls in that dialect, with the rules of the marks around an answer left open.
+    Calls(String),
     Regex(String),
 }
 
 impl Form {
     fn new(kind: Kind, param: &'static str) -> Self {
         let json = matches!(kind, Kind::Json(_));
-        Self { kind, after_mark: None, json, param }
+        Self { kind, around: None, json, param }
     }
 
     /// JSON of a schema.
@@ -65,10 +78,8 @@ impl Form {
     /// As for [`json`](Self::json), of the schemas of the tools' arguments.
     pub fn calls(calls: &CallGrammar, param: &'static str) -> Result<Self, String> {
         calls.tools.iter().try_fold(1, |known, (_, schema)| check_multiples(known, schema))?;
-        let tools = calls.tools.iter().map(rewrite_tool).collect::<Result<_, _>>()?;
-        let CallGrammar { form, allow_several, allow_text, .. } = *calls;
-        let lark = CallGrammar { form, tools, allow_several, allow_text }.lark();
-        Ok(Self { json: !allow_text, ..Self::new(Kind::Lark(lark), param) })
+        let lark = calls.lark()?;
+        Ok(Self { json: !calls.allow_text, ..Self::new(Kind::Calls(lark), param) })
     }
 
     /// This form, or tool calls.
@@ -76,14 +87,15 @@ impl Form {
     /// # Errors
     /// A form other than JSON; as for [`json`](Self::json), of the schemas of the tools' arguments.
     pub fn or_calls(&self, calls: &CallGrammar) -> Result<Self, String> {
-        let (Kind::Json(schema), Kind::Lark(lark)) =
+        let (Kind::Json(schema), Kind::Calls(lark)) =
             (&self.kind, Self::calls(calls, self.param)?.kind)
         else {
             return Err("with tools the only other form of the output is JSON".to_owned());
         };
         let lark = lark.replacen("start: ", "calls: ", 1);
-        let lark = format!("start: calls | json\njson: %json {schema}\n{lark}");
-        Ok(Self { json: true, ..Self::new(Kind::Lark(lark), self.param) })
+        let json = format!("{ANSWER_OPEN} json {ANSWER_CLOSE}");
+        let lark = format!("start: calls | {json}\njson: %json {schema}\n{lark}");
+        Ok(Self { json: true, ..Self::new(Kind::Calls(lark), self.param) })
     }
 
     /// Full match of a regular expression.
@@ -112,49 +124,80 @@ impl Form {
         Ok(Self::new(Kind::Lark(text), param))
     }
 
-    /// Applies this form after any text that ends with `mark`, such as a model's reasoning. A
+    /// Applies this form to the answer: after any reasoning, and between the answer's marks. A
     /// grammar without a start rule is not changed.
-    pub fn after_mark(self, mark: &'static str) -> Self {
-        Self { after_mark: Some(mark), ..self }
+    pub fn in_output(self, form: &ReasoningForm, end: PromptEnd, marks: Marks) -> Self {
+        let terms = |text: &str| match text.trim().is_empty() {
+            true => String::new(),
+            false => marks.terms(text),
+        };
+        let mut start = String::new();
+        let inside = marks.up_to("thoughts", &form.closing);
+        let reasoning = match end {
+            PromptEnd::Inside => "reasoning ",
+            PromptEnd::Before if form.has_reasoning() && !form.opening.is_empty() => "reasoning? ",
+            // Nothing marks its beginning.
+            PromptEnd::Before if form.has_reasoning() => "reasoning ",
+            _ => "",
+        };
+        if !reasoning.is_empty() {
+            let opening = match end {
+                PromptEnd::Inside => String::new(),
+                _ => terms(&form.opening),
+            };
+            start = format!("reasoning: {opening} thoughts SPACE?\n{inside}SPACE: /\\s{{1,8}}/\n");
+        }
+        let opening = match end {
+            PromptEnd::Answer => String::new(),
+            _ => terms(&form.answer_opening),
+        };
+        let around = Around {
+            start: format!("start: {reasoning}form\n{start}"),
+            marks: [opening, terms(&form.answer_closing)],
+        };
+        Self { around: Some(around), ..self }
     }
 
     /// Whether outputs are JSON from their first token on.
     pub(super) fn is_json(&self) -> bool {
-        self.json && self.after_mark.is_none()
+        self.json && self.around.as_ref().is_none_or(|around| around.start == PLAIN_START)
     }
 
     /// Converts to the library's type.
     pub(super) fn into_library_grammar(self) -> TopLevelGrammar {
-        let Self { kind, after_mark, .. } = self;
-        let Some(mark) = after_mark else {
-            return match kind {
-                Kind::Json(schema) => TopLevelGrammar::from_json_schema(schema),
-                Kind::Lark(text) => TopLevelGrammar::from_lark(text),
-                Kind::Regex(text) => TopLevelGrammar::from_regex(&text),
-            };
-        };
+        let Self { kind, around, .. } = self;
+        let around = around.unwrap_or_else(|| Around {
+            start: PLAIN_START.to_owned(),
+            marks: [const { String::new() }; 2],
+        });
+        let [open, close] = around.marks;
+        let is_plain = around.start == PLAIN_START && open.is_empty() && close.is_empty();
+        let form = format!("form: {open} answer {close}\n");
         let rest = match kind {
-            Kind::Json(schema) => format!("answer: %json {schema}\n"),
-            Kind::Regex(text) => format!("answer: /{}/\n", llguidance::regex_to_lark(&text, "")),
+            Kind::Json(schema) if is_plain => return TopLevelGrammar::from_json_schema(schema),
+            Kind::Lark(text) if is_plain => return TopLevelGrammar::from_lark(text),
+            Kind::Regex(text) if is_plain => return TopLevelGrammar::from_regex(&text),
+            Kind::Json(schema) => format!("{form}answer: %json {schema}\n"),
+            Kind::Regex(text) => {
+                format!("{form}answer: /{}/\n", llguidance::regex_to_lark(&text, ""))
+            }
             Kind::Lark(text) => match rename_start_rule(&text) {
-                Some(text) => text,
+                Some(text) => format!("{form}{text}"),
                 None => return TopLevelGrammar::from_lark(text),
             },
+            Kind::Calls(text) => {
+                let text = rename_start_rule(&text).unwrap_or(text);
+                let term = |terms: String| if terms.is_empty() { "\"\"".to_owned() } else { terms };
+                let (open, close) = (term(open), term(close));
+                format!("form: answer\n{ANSWER_OPEN}: {open}\n{ANSWER_CLOSE}: {close}\n{text}")
+            }
         };
-        let mark = escape_regex(mark);
-        TopLevelGrammar::from_lark(format!(
-            "start: reasoning answer\nreasoning[lazy]: /(?s:.*){mark}\\s*/\n{rest}"
-        ))
+        TopLevelGrammar::from_lark(format!("{}{rest}", around.start))
     }
 }
 
-/// Rewrites the schema of a tool for the library.
-fn rewrite_tool<'n>((name, schema): &(&'n str, Value)) -> Result<(&'n str, Value), String> {
-    match rewrite(schema.clone()) {
-        Ok(schema) => Ok((*name, schema)),
-        Err(problem) => Err(format!("{name}: {problem}")),
-    }
-}
+/// Start of a grammar without anything around the form.
+const PLAIN_START: &str = "start: form\n";
 
 /// Renames the rule `start` to `answer`.
 fn rename_start_rule(text: &str) -> Option<String> {
@@ -163,17 +206,6 @@ fn rename_start_rule(text: &str) -> Option<String> {
         false => text.find("\nstart:")? + 1,
     };
     Some(format!("{}answer{}", &text[..at], &text[at + "start".len()..]))
-}
-
-/// Escapes a string for a regular expression between slashes.
-fn escape_regex(text: &str) -> String {
-    let is_literal =
-        |character: char| character.is_alphanumeric() || character == '_' || character == ' ';
-    text.chars()
-        .flat_map(|character| {
-            (!is_literal(character)).then_some('\\').into_iter().chain([character])
-        })
-        .collect()
 }
 
 /// Returns the least common multiple of `known` and every `multipleOf` in a schema; decimals are
@@ -239,14 +271,18 @@ mod tests {
         assert!(!rejected(json!({ "properties": { "a": number(100.0), "b": number(0.25),
                 "multipleOf": number(8.0) } })));
         // The multiples of all tools are counted.
+        let form = super::tests::hermes();
         let tools_rejected = |other: f64| {
             let tools = vec![("f", number(997.0)), ("g", number(other))];
-            let form = polydraft_text::CallForm::Hermes;
-            Form::calls(
-                &CallGrammar { form, tools, allow_several: true, allow_text: false },
-                "tools",
-            )
-            .is_err()
+            let calls = CallGrammar {
+                form: &form,
+                answer: &ReasoningForm::default(),
+                marks: Marks(None),
+                tools,
+                allow_several: true,
+                allow_text: false,
+            };
+            Form::calls(&calls, "tools").is_err()
         };
         assert!(tools_rejected(991.0) && !tools_rejected(1.0));
     }

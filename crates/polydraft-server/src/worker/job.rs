@@ -41,7 +41,7 @@ pub struct RequestParams {
     /// batch, bit for bit.
     pub seeded: bool,
     /// Special tokens that are part of the output, as strings.
-    pub visible_special_tokens: Vec<&'static str>,
+    pub visible_special_tokens: Vec<String>,
     /// Number of sequences.
     pub count: usize,
     /// Alternatives to send with every output token; `None` sends no scores.

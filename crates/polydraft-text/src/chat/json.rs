@@ -67,6 +67,18 @@ impl Style {
     }
 }
 
+/// JSON of a value as `json.dumps` writes it.
+pub(super) fn python(value: &serde_json::Value) -> String {
+    let style = Style {
+        indent: None,
+        comma: ", ".to_owned(),
+        colon: ": ".to_owned(),
+        ensure_ascii: false,
+        sort_keys: false,
+    };
+    style.text(&Value::from(minijinja::value::Serde(value))).unwrap_or_default()
+}
+
 fn invalid_option(option: &str, expected: &str, got: &Value) -> Error {
     let problem = format!("tojson: {option}: expected {expected}, got {}", got.kind());
     Error::new(ErrorKind::InvalidOperation, problem)

@@ -8,17 +8,9 @@ use crate::api::shared::answer::Answer;
 use crate::api::shared::conversation::is_truncated;
 use crate::api::shared::error::Problem;
 use crate::api::shared::json::Json;
+use crate::api::shared::sequence::Run;
 use crate::api::{Reply, StreamEvent};
 use crate::worker::Event;
-
-/// Kind of a block in a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Block {
-    Thinking,
-    Text,
-    /// Tool call by index.
-    Call(usize),
-}
 
 /// An answer as it grows.
 pub struct Message {
@@ -29,32 +21,34 @@ pub struct Message {
     stops: Vec<String>,
     /// Whether the target keeps the KV cache of a prompt for later prompts with the same prefix.
     caches_prompts: bool,
-    /// The open block of a stream, and the number of blocks closed before it.
-    open: Option<Block>,
+    /// The run of the open block of a stream, and the number of blocks closed before it.
+    open: Option<usize>,
     closed: usize,
-    /// Bytes of reasoning, of text, and of each call's arguments sent so far.
+    /// Number of runs sent completely, and bytes sent of the next one: of its arguments, if it is a
+    /// call.
+    sent_runs: usize,
+    sent_bytes: usize,
+    /// Bytes of reasoning and of text in the runs sent completely.
     sent_reasoning: usize,
     sent_text: usize,
-    sent_arguments: Vec<usize>,
 }
 
 impl Message {
     /// Creates an empty answer.
     pub fn new(inner: Answer, model: String, stops: Vec<String>, caches_prompts: bool) -> Self {
         let id = format!("msg_{:032x}", polydraft_runtime::random::<u128>());
-        let (sent_reasoning, sent_text, sent_arguments) = (0, 0, Vec::new());
-        let open = None;
         Self {
             inner,
             id,
             model,
             stops,
             caches_prompts,
-            open,
+            open: None,
             closed: 0,
-            sent_reasoning,
-            sent_text,
-            sent_arguments,
+            sent_runs: 0,
+            sent_bytes: 0,
+            sent_reasoning: 0,
+            sent_text: 0,
         }
     }
 
@@ -112,7 +106,7 @@ impl Message {
     /// Sends a delta of a block, after opening it if necessary.
     fn delta(
         &mut self,
-        block: Block,
+        block: usize,
         block_start: Value,
         delta: Value,
         events: &mut Vec<StreamEvent>,
@@ -138,17 +132,30 @@ impl Reply for Message {
     }
 
     fn full_response(self: Box<Self>) -> Response {
-        let mut content = Vec::new();
-        let (thoughts, text) = (self.inner.reasoning(), self.inner.first().0);
-        if !thoughts.is_empty() {
-            content.push(json!({ "type": "thinking", "thinking": thoughts, "signature": "" }));
+        let (mut thoughts, mut text) = (self.inner.reasoning(), self.inner.first().0);
+        let mut content: Vec<Value> = Vec::new();
+        for run in self.inner.runs() {
+            content.push(match run {
+                Run::Reasoning(bytes) => {
+                    let (new, rest) = thoughts.split_at(*bytes);
+                    thoughts = rest;
+                    json!({ "type": "thinking", "thinking": new, "signature": "" })
+                }
+                Run::Text(bytes) => {
+                    let (new, rest) = text.split_at(*bytes);
+                    text = rest;
+                    json!({ "type": "text", "text": new })
+                }
+                Run::Call(number) => {
+                    let call = &self.inner.calls()[*number];
+                    json!({ "type": "tool_use", "id": call.id, "name": call.name,
+                        "input": call.parsed() })
+                }
+            });
         }
-        if !text.is_empty() || self.inner.calls().is_empty() {
-            content.push(json!({ "type": "text", "text": text }));
+        if content.iter().all(|block| block["type"] == "thinking") {
+            content.push(json!({ "type": "text", "text": "" }));
         }
-        content.extend(self.inner.calls().iter().map(|call| {
-            json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": call.parsed() })
-        }));
         Json(self.object(content)).into_response()
     }
 
@@ -159,41 +166,50 @@ impl Reply for Message {
 
     fn stream_events(&mut self, _: usize) -> Vec<StreamEvent> {
         let mut events = Vec::new();
-        let new = self.inner.reasoning()[self.sent_reasoning..].to_owned();
-        if !new.is_empty() {
-            self.sent_reasoning += new.len();
-            let block_start = json!({ "type": "thinking", "thinking": "", "signature": "" });
-            let delta = json!({ "type": "thinking_delta", "thinking": new });
-            self.delta(Block::Thinking, block_start, delta, &mut events);
-        }
-        let new = self.inner.first().0[self.sent_text..].to_owned();
-        if !new.is_empty() {
-            self.sent_text += new.len();
-            let block_start = json!({ "type": "text", "text": "" });
-            self.delta(
-                Block::Text,
-                block_start,
-                json!({ "type": "text_delta", "text": new }),
-                &mut events,
-            );
-        }
-        for number in 0..self.inner.calls().len() {
-            let call = &self.inner.calls()[number];
-            let first = self.sent_arguments.len() <= number;
-            let sent = self.sent_arguments.get(number).copied().unwrap_or(0);
-            let new = call.arguments[sent..].to_owned();
-            if new.is_empty() && !first {
-                continue;
+        while let Some(run) = self.inner.runs().get(self.sent_runs).copied() {
+            let (block, delta, length) = match run {
+                Run::Reasoning(bytes) => {
+                    let range = self.sent_reasoning + self.sent_bytes..self.sent_reasoning + bytes;
+                    let new = &self.inner.reasoning()[range];
+                    (
+                        json!({ "type": "thinking", "thinking": "", "signature": "" }),
+                        json!({ "type": "thinking_delta", "thinking": new }),
+                        bytes,
+                    )
+                }
+                Run::Text(bytes) => {
+                    let range = self.sent_text + self.sent_bytes..self.sent_text + bytes;
+                    let new = &self.inner.first().0[range];
+                    (
+                        json!({ "type": "text", "text": "" }),
+                        json!({ "type": "text_delta", "text": new }),
+                        bytes,
+                    )
+                }
+                Run::Call(number) => {
+                    let call = &self.inner.calls()[number];
+                    let new = &call.arguments[self.sent_bytes..];
+                    (
+                        json!({ "type": "tool_use", "id": call.id, "name": call.name,
+                            "input": {} }),
+                        json!({ "type": "input_json_delta", "partial_json": new }),
+                        call.arguments.len(),
+                    )
+                }
+            };
+            if length > self.sent_bytes || self.open != Some(self.sent_runs) {
+                self.delta(self.sent_runs, block, delta, &mut events);
             }
-            let block_start =
-                json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": {} });
-            let length = call.arguments.len();
-            match self.sent_arguments.get_mut(number) {
-                Some(sent) => *sent = length,
-                None => self.sent_arguments.push(length),
+            self.sent_bytes = length;
+            if self.sent_runs + 1 == self.inner.runs().len() {
+                break;
             }
-            let delta = json!({ "type": "input_json_delta", "partial_json": new });
-            self.delta(Block::Call(number), block_start, delta, &mut events);
+            match run {
+                Run::Reasoning(bytes) => self.sent_reasoning += bytes,
+                Run::Text(bytes) => self.sent_text += bytes,
+                Run::Call(_) => {}
+            }
+            (self.sent_runs, self.sent_bytes) = (self.sent_runs + 1, 0);
         }
         events
     }

@@ -52,10 +52,11 @@ fn list_entry(name: &str, model: Option<&LoadedModel>) -> Value {
 fn description(model: &LoadedModel) -> Value {
     let template = model.language.chat.as_ref();
     let mut capabilities = vec!["completion"];
-    if template.is_some_and(|template| template.calls().is_some()) {
+    let output = model.output_form();
+    if output.calls.is_some() {
         capabilities.push("tools");
     }
-    if template.is_some_and(|template| template.reasoning().is_some()) {
+    if output.reasoning.has_reasoning() {
         capabilities.push("thinking");
     }
     json!({ "modelfile": "", "parameters": "", "license": "",

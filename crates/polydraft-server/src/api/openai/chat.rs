@@ -11,14 +11,14 @@ use crate::LoadedModel;
 use crate::api::Prepared;
 use crate::api::shared::alternatives::{alternatives, check_total_alternatives};
 use crate::api::shared::answer::{Answer, Shape};
-use crate::api::shared::conversation::{encode_messages, prompt_from_tokens, separate_reasoning};
+use crate::api::shared::conversation::{encode_messages, prompt_from_tokens, read_output};
 use crate::api::shared::error::Problem;
 use crate::api::shared::format;
 use crate::api::shared::messages::{ChatMessage, omitted_messages, to_messages, variables};
 use crate::api::shared::params::Common;
 use crate::api::shared::read::read;
 use crate::api::shared::rest::ignored_params;
-use crate::api::shared::tools::prepare_tools;
+use crate::api::shared::tools::{ToolParams, prepare_tools};
 use crate::api::shared::values::{flag, flag_or_false};
 
 /// Parameters of conversations only.
@@ -147,13 +147,12 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Answer>, Pro
             Problem::invalid("the parameter messages is missing or empty").with_param("messages")
         );
     };
-    let tools = prepare_tools(
-        model,
-        chat.tools,
-        chat.tool_choice,
-        chat.parallel_tool_calls,
-        form.as_ref(),
-    )?;
+    let tool_params = ToolParams {
+        tools: chat.tools,
+        choice: chat.tool_choice,
+        parallel: chat.parallel_tool_calls,
+    };
+    let tools = prepare_tools(model, tool_params, form.as_ref(), &mut ignored)?;
     let mut form = match &tools {
         Some(tools) => tools.grammar.clone(),
         None => form,
@@ -174,10 +173,15 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Answer>, Pro
         truncation.truncate(&mut params.prompt, model.context, params.limits.max_tokens);
     }
     let continued = messages.last().filter(|_| ending == Ending::Continue);
-    let reasoning = match separate {
-        true => separate_reasoning(model, &mut params, &mut form, continued, prompt.in_reasoning),
-        false => None,
-    };
+    let reader = read_output(
+        model,
+        &mut params,
+        &mut form,
+        continued,
+        prompt.end,
+        tools.as_ref(),
+        separate,
+    );
     model.check(&params)?;
     let lists_prompt = params.prompt_scores.is_some();
     let requests = vec![params];
@@ -191,12 +195,7 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Answer>, Pro
     let echo = continued.filter(|_| chat.echo).map(|message| message.content.clone());
     let echo = echo.into_iter().collect();
     let mut answer = Answer::new(model, common.model, Shape::Chat, &requests, usage, echo);
-    if let Some(tools) = &tools {
-        answer.parse_calls(|| tools.calls());
-    }
-    if let Some(reasoning) = reasoning {
-        answer.parse_reasoning(|| reasoning.clone());
-    }
+    answer.parse_output(&reader);
     answer.set_timing_options(timing_options);
     let prompts = || requests.iter().map(|params| params.prompt.clone()).collect::<Vec<_>>();
     if lists_prompt {

@@ -16,7 +16,7 @@ use crate::LoadedModel;
 use crate::api::Prepared;
 use crate::api::shared::alternatives::check_top_logprobs;
 use crate::api::shared::answer::{Answer, Shape, StreamUsage};
-use crate::api::shared::conversation::{encode_messages, separate_reasoning};
+use crate::api::shared::conversation::{encode_messages, read_output};
 use crate::api::shared::error::Problem;
 use crate::api::shared::format;
 use crate::api::shared::messages::{
@@ -25,7 +25,7 @@ use crate::api::shared::messages::{
 use crate::api::shared::params::Common;
 use crate::api::shared::read::read;
 use crate::api::shared::rest::ignored_params;
-use crate::api::shared::tools::{self, prepare_tools};
+use crate::api::shared::tools::{ToolParams, prepare_tools};
 use crate::api::shared::values::null_is_default;
 use response::Response;
 pub use stored::{delete_stored, get_stored};
@@ -151,7 +151,7 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Response>, P
     let mut messages: Vec<Message> = request.instructions.iter().map(Message::system).collect();
     let previous = request.previous_response_id.as_deref();
     let items = collect_items(model, request.input, previous)?;
-    append_items(model, &mut messages, &items)?;
+    append_items(&mut messages, &items)?;
     let settings = json!({
         "instructions": request.instructions,
         "max_output_tokens": params.limits.max_tokens,
@@ -166,7 +166,9 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Response>, P
     });
     let listed = request.tools.map(|tools| tools.into_iter().map(nest_function).collect());
     let choice = request.tool_choice.map(nest_function);
-    let tools = prepare_tools(model, listed, choice, request.parallel_tool_calls, form.as_ref());
+    let tool_params =
+        ToolParams { tools: listed, choice, parallel: request.parallel_tool_calls };
+    let tools = prepare_tools(model, tool_params, form.as_ref(), &mut ignored);
     // Tools are not nested in this form: adapt the path.
     let tools = tools.map_err(|problem| match problem.error.param.clone() {
         Some(param) => problem.with_param(&param.replace(".function", "")),
@@ -189,18 +191,14 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Response>, P
     if let Some(truncation) = truncation {
         truncation.truncate(&mut params.prompt, model.context, params.limits.max_tokens);
     }
-    let reasoning = separate_reasoning(model, &mut params, &mut form, None, prompt.in_reasoning);
+    let reader =
+        read_output(model, &mut params, &mut form, None, prompt.end, tools.as_ref(), true);
     model.check(&params)?;
     let prompt = request.enable_response_messages.then(|| params.prompt.clone());
     let requests = vec![params];
     let (usage, echo) = (StreamUsage::Never, Vec::new());
     let mut answer = Answer::new(model, common.model, Shape::Chat, &requests, usage, echo);
-    if let Some(tools) = &tools {
-        answer.parse_calls(|| tools.calls());
-    }
-    if let Some(reasoning) = reasoning {
-        answer.parse_reasoning(|| reasoning.clone());
-    }
+    answer.parse_output(&reader);
     answer.set_timing_options(timing_options);
     let previous = request.previous_response_id;
     let mut answer = Response::new(answer, model_name, settings, previous, storage);
@@ -283,7 +281,6 @@ fn nest_function(value: Value) -> Value {
 
 /// Appends items to the messages.
 fn append_items(
-    model: &LoadedModel,
     messages: &mut Vec<Message>,
     items: &[Value],
 ) -> Result<(), Problem> {
@@ -296,9 +293,6 @@ fn append_items(
             .map_err(|problem| problem.with_param(&format!("input[{number}]")))?;
         let Item { kind, role, content, call_id, name, arguments, output } = item;
         let kind = kind.unwrap_or_else(|| "message".to_owned());
-        if kind == "function_call" || kind == "function_call_output" {
-            tools::call_form(model).map_err(|problem| problem.with_param(&param("type")))?;
-        }
         match kind.as_str() {
             "message" => {
                 let content = content.ok_or_else(|| missing("content"))?;

@@ -359,7 +359,8 @@ impl Reply for Answer {
                 let generated = &mut self.sequences[sequence];
                 self.usage.count(generated.tokens + tokens, generated.tokens);
                 generated.tokens += tokens;
-                generated.push(output);
+                let thoughts = generated.push(output, tokens, &self.tokenizer);
+                self.usage.completion_tokens_details.reasoning_tokens += thoughts;
                 generated.scores.extend(scores);
                 generated.traces.extend(traces);
                 Ok(sequence)

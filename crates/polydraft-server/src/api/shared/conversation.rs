@@ -1,20 +1,19 @@
-//! Prompts of conversations, and reasoning in their answers.
+//! Prompts of conversations, and how their answers are read.
+
+use std::sync::Arc;
 
 use polydraft::Token;
 use polydraft_engine::Finish;
-use polydraft_text::{ChatPrompt, Message, ReasoningForm, Rendering};
+use polydraft_text::{
+    ChatPrompt, Message, OutputForm, OutputParser, PromptEnd, Rendering, Tool,
+};
 
 use super::error::Problem;
 use super::params::Truncation;
-use super::reasoning::Reasoning;
+use super::tools::Tools;
 use crate::LoadedModel;
-use crate::grammar::Form;
+use crate::grammar::{Form, Marks};
 use crate::worker::RequestParams;
-
-/// Marks of reasoning in the model's chat template, if any.
-fn reasoning_form(model: &LoadedModel) -> Option<ReasoningForm> {
-    model.language.chat.as_ref().and_then(|template| template.reasoning())
-}
 
 /// Renders and encodes a conversation.
 ///
@@ -36,33 +35,63 @@ pub fn encode_messages(
 /// Unknown tokens.
 pub fn prompt_from_tokens(model: &LoadedModel, tokens: Vec<Token>) -> Result<ChatPrompt, Problem> {
     let text = model.language.tokenizer.decode_with_special(&tokens)?;
-    let in_reasoning = reasoning_form(model).is_some_and(|marks| marks.is_open(&text));
-    Ok(ChatPrompt { tokens, in_reasoning })
+    let end = model.output_form().reasoning.prompt_end(&text);
+    Ok(ChatPrompt { tokens, end })
 }
 
-/// Prepares separation of reasoning from the answer, if the template marks it. The marks become
-/// part of the output, and the form applies after the reasoning. `continued` is the message that
-/// the model continues; `in_reasoning` is whether the prompt ends inside reasoning.
-pub fn separate_reasoning(
+/// Reads the answers of a request.
+pub struct OutputReader {
+    form: OutputForm,
+    splits_reasoning: bool,
+    prompt: PromptEnd,
+    tools: Arc<Vec<Tool>>,
+}
+
+impl OutputReader {
+    /// Parser of a new answer.
+    pub fn parser(&self) -> OutputParser {
+        OutputParser::new(&self.form, self.splits_reasoning, self.prompt, self.tools.clone())
+    }
+}
+
+/// Prepares to read an answer to a conversation: its reasoning, if `splits_reasoning`, and calls of
+/// `tools`. The marks become part of the output, and `form` applies to the answer. `continued` is
+/// the message that the model continues; `prompt` is where the prompt ends.
+pub fn read_output(
     model: &LoadedModel,
     params: &mut RequestParams,
     form: &mut Option<Form>,
     continued: Option<&Message>,
-    in_reasoning: bool,
-) -> Option<Reasoning> {
-    let marks = reasoning_form(model)?;
-    let starts_in_reasoning = continued.map_or(in_reasoning, |message| {
-        message.content.contains(marks.opening) && !message.content.contains(marks.closing)
-    });
-    params.visible_special_tokens = vec![marks.opening, marks.closing];
-    // Grammars know no special tokens: with a special mark the form applies from the first token
-    // on.
+    prompt: PromptEnd,
+    tools: Option<&Tools>,
+    splits_reasoning: bool,
+) -> OutputReader {
+    let output = model.output_form();
+    let marks = &output.reasoning;
+    let continues_thought = |message: &Message| {
+        marks.has_reasoning()
+            && message.content.contains(&marks.opening)
+            && !message.content.contains(&marks.closing)
+    };
+    let prompt = match continued {
+        Some(message) if continues_thought(message) => PromptEnd::Inside,
+        Some(_) => PromptEnd::Answer,
+        None => prompt,
+    };
     let tokenizer = &model.language.tokenizer;
-    let is_special = tokenizer.token(marks.closing).is_some_and(|t| tokenizer.is_special(t));
-    if starts_in_reasoning && !is_special {
-        *form = form.take().map(|form| form.after_mark(marks.closing));
-    }
-    (continued.is_none() || starts_in_reasoning).then(|| Reasoning::new(marks, starts_in_reasoning))
+    let literals = output.literals(tools.is_some());
+    let special = literals.iter().flat_map(|text| {
+        tokenizer.special_in(text).into_iter().map(|(range, _)| text[range].to_owned())
+    });
+    params.visible_special_tokens = special.collect();
+    params.visible_special_tokens.sort_unstable();
+    params.visible_special_tokens.dedup();
+    *form = form.take().map(|form| form.in_output(marks, prompt, Marks(Some(tokenizer))));
+    let tools = tools.map(|tools| tools.called.clone()).unwrap_or_default();
+    // An answer that goes on has no reasoning of its own.
+    let splits_reasoning = splits_reasoning
+        && (continued.is_none() || prompt == PromptEnd::Inside || !output.has_channels);
+    OutputReader { form: output, splits_reasoning, prompt, tools }
 }
 
 /// Whether an answer was truncated by a limit.

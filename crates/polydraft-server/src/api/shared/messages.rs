@@ -9,7 +9,6 @@ use utoipa::ToSchema;
 
 use super::error::Problem;
 use super::read::read;
-use super::tools;
 use crate::LoadedModel;
 
 /// A message. Other fields, such as those of an answer that a client sends back, are ignored.
@@ -186,7 +185,7 @@ pub fn omitted_messages(
 /// Converts the messages of a conversation for the template.
 ///
 /// # Errors
-/// An invalid message; tool messages with a template without tools.
+/// An invalid message.
 pub fn to_messages(
     model: &LoadedModel,
     messages: Vec<ChatMessage>,
@@ -197,10 +196,6 @@ pub fn to_messages(
         let ChatMessage { role, content, tool_calls, tool_call_id, name, reasoning_content } =
             message_param;
         let calls = tool_calls.unwrap_or_default();
-        if role == "tool" || !calls.is_empty() {
-            let field = if role == "tool" { ".role" } else { ".tool_calls" };
-            tools::call_form(model).map_err(|problem| problem.with_param(&param(field)))?;
-        }
         let invalid =
             |field: &str, problem: &str| Err(Problem::invalid(problem).with_param(&param(field)));
         if !calls.is_empty() && role != "assistant" {

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use polydraft_engine::{Finish, Scored, Trace};
+use polydraft_text::{OutputParser, OutputPart, Tokenizer};
 use serde_json::{Value, json};
 
-use super::calls::{Calls, OutputPart};
-use super::reasoning::{Reasoning, Split};
+use super::conversation::is_truncated;
 use super::tokens::PromptScores;
 
 /// A tool call.
@@ -43,10 +43,11 @@ impl Call {
         Some(delta)
     }
 
-    /// Parsed arguments, or a string if they are not JSON.
+    /// Parsed arguments: an empty object if they are not one, because the model was cut off or
+    /// wrote something else.
     pub fn parsed(&self) -> Value {
-        let parsed = serde_json::from_str(&self.arguments);
-        parsed.unwrap_or_else(|_| Value::String(self.arguments.clone()))
+        let parsed = serde_json::from_str(&self.arguments).ok().filter(Value::is_object);
+        parsed.unwrap_or_else(|| json!({}))
     }
 
     /// The complete call.
@@ -55,6 +56,17 @@ impl Call {
         let function = json!({ "name": name, "arguments": arguments });
         json!({ "id": id, "type": "function", "function": function })
     }
+}
+
+/// Run of one kind in an output, in the order in which the model wrote it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Run {
+    /// Bytes of the reasoning.
+    Reasoning(usize),
+    /// Bytes of the text.
+    Text(usize),
+    /// Call by index.
+    Call(usize),
 }
 
 /// Output of one sequence so far.
@@ -84,50 +96,72 @@ pub struct SequenceOutput {
     pub started: bool,
     /// Number of tokens so far.
     pub tokens: usize,
-    /// Separates reasoning, if enabled.
-    pub splitter: Option<Reasoning>,
-    /// Parses tool calls, if enabled.
-    pub parser: Option<Calls>,
+    /// Parses reasoning and tool calls, if enabled.
+    pub parser: Option<OutputParser>,
+    /// Kinds of output, in order.
+    pub runs: Vec<Run>,
 }
 
 impl SequenceOutput {
-    /// Adds more output.
-    pub fn push(&mut self, output: String) {
-        let split = match &mut self.splitter {
-            Some(splitter) => splitter.push(&output),
-            None => Split { answer: output, ..Split::default() },
+    /// Adds more output, of this many tokens. Returns how many of them belong to the reasoning: in
+    /// a chunk with its end, as many as the text up to there has.
+    pub fn push(&mut self, output: String, tokens: usize, tokenizer: &Tokenizer) -> usize {
+        let Some(parser) = &mut self.parser else {
+            self.append(vec![OutputPart::Text(output)]);
+            return 0;
         };
-        self.append_split(split);
+        let was_inside = parser.is_in_reasoning();
+        let parts = parser.push(&output);
+        let is_inside = parser.is_in_reasoning();
+        let has_more = parts.iter().any(|part| matches!(part, OutputPart::Reasoning(_)));
+        let end = parser.reasoning_end(&output);
+        self.append(parts);
+        match (was_inside || has_more, is_inside, end) {
+            (_, true, _) => tokens,
+            (true, false, Some(end)) => {
+                tokenizer.encode_plain(&output[..end]).map_or(tokens, |part| part.len().min(tokens))
+            }
+            (true, false, None) => tokens,
+            (false, false, _) => 0,
+        }
     }
 
     /// Ends the output.
     pub fn finish(&mut self, finish: Finish) {
         self.finish = Some(finish);
-        let rest = self.splitter.as_mut().map(Reasoning::finish).unwrap_or_default();
-        self.append_split(rest);
-        let parts = self.parser.as_mut().map(Calls::finish).unwrap_or_default();
-        self.append(parts);
-    }
-
-    fn append_split(&mut self, Split { reasoning, answer }: Split) {
-        self.reasoning.push_str(&reasoning);
-        let parts = match &mut self.parser {
-            _ if answer.is_empty() => Vec::new(),
-            Some(parser) => parser.push(&answer),
-            None => vec![OutputPart::Text(answer)],
-        };
+        let is_cut = is_truncated(Some(finish));
+        let parts = self.parser.as_mut().map(|parser| parser.finish(is_cut)).unwrap_or_default();
         self.append(parts);
     }
 
     fn append(&mut self, parts: Vec<OutputPart>) {
         for part in parts {
             match (part, self.calls.last_mut()) {
-                (OutputPart::Text(text), _) => self.text.push_str(&text),
-                (OutputPart::Call(name), _) => self.calls.push(Call::new(name)),
+                (OutputPart::Reasoning(more), _) => {
+                    self.reasoning.push_str(&more);
+                    self.extend_run(Run::Reasoning(more.len()));
+                }
+                (OutputPart::Text(more), _) => {
+                    self.text.push_str(&more);
+                    self.extend_run(Run::Text(more.len()));
+                }
+                (OutputPart::Call(name), _) => {
+                    self.runs.push(Run::Call(self.calls.len()));
+                    self.calls.push(Call::new(name));
+                }
                 (OutputPart::Arguments(more), Some(call)) => call.arguments.push_str(&more),
                 // Arguments follow a call.
                 (OutputPart::Arguments(_), None) => {}
             }
+        }
+    }
+
+    fn extend_run(&mut self, more: Run) {
+        match (self.runs.last_mut(), more) {
+            (Some(Run::Reasoning(bytes)), Run::Reasoning(more))
+            | (Some(Run::Text(bytes)), Run::Text(more)) => *bytes += more,
+            (_, Run::Reasoning(0) | Run::Text(0)) => {}
+            (_, more) => self.runs.push(more),
         }
     }
 

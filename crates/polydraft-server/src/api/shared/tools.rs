@@ -1,31 +1,31 @@
 //! `tools`, `tool_choice` and `parallel_tool_calls`.
 //!
-//! The chat template gets the descriptions of the tools; calls are parsed from the output
-//! ([`calls`](super::calls)). Required and strict calls are enforced by a grammar: the output has
-//! the distribution of plain decoding with the same mask.
+//! The chat template gets the descriptions of the tools; calls are parsed from the output, in the
+//! format that is derived from the template. Required and strict calls are enforced by a grammar:
+//! the output has the distribution of plain decoding with the same mask.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
-use polydraft_text::CallForm;
+use polydraft_text::{CallForm, OutputForm, Tool};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::calls::Calls;
 use super::error::Problem;
 use super::params::check_range;
 use super::read::read;
 use crate::LoadedModel;
-use crate::grammar::{CallGrammar, Form};
+use crate::grammar::{CallGrammar, Form, Marks};
 use crate::worker::Failure;
 
-/// Maximum number of tools, and bytes of their descriptions.
-const MAX_TOOLS: usize = 128;
-const MAX_BYTES: usize = 64 << 10;
+/// Maximum number of tools, and bytes of their descriptions: agents send a hundred kilobytes.
+const MAX_TOOLS: usize = 1024;
+const MAX_BYTES: usize = 1 << 20;
+/// Maximum bytes of a name.
+const MAX_NAME_BYTES: usize = 128;
 
 #[derive(Debug, Deserialize)]
-struct Tool {
-    #[serde(rename = "type")]
-    kind: String,
+struct Listed {
     function: Function,
 }
 
@@ -46,62 +46,109 @@ enum Choice {
 
 /// Tools in the prompt.
 pub struct Tools {
-    form: CallForm,
     /// Descriptions for the chat template.
     pub listed: Vec<Value>,
-    names: Vec<String>,
+    /// Tools whose calls are recognised.
+    pub called: Arc<Vec<Tool>>,
     /// Form of the output, if enforced.
     pub grammar: Option<Form>,
 }
 
-impl Tools {
-    /// Creates a parser of calls.
-    pub fn calls(&self) -> Calls {
-        Calls::new(self.form, self.names.clone())
-    }
+/// The three parameters.
+#[derive(Default)]
+pub struct ToolParams {
+    /// `tools`
+    pub tools: Option<Vec<Value>>,
+    /// `tool_choice`
+    pub choice: Option<Value>,
+    /// `parallel_tool_calls`
+    pub parallel: Option<bool>,
 }
 
 /// Converts the three parameters; `None` if no tool may be called. An answer without calls has the
-/// form `otherwise`, if given.
+/// form `otherwise`, if given. Names what is left out in `ignored`: tools of other kinds, which
+/// clients expect a provider to run, and parts that the model's chat template lacks.
 ///
 /// # Errors
-/// Tools that are invalid, too many, or not supported by the model; a choice of an unknown tool; a
-/// form other than JSON.
+/// Tools that are invalid or too many; a model whose template has no tools at all; a choice of an
+/// unknown tool, or one that cannot be enforced; a form other than JSON.
 pub fn prepare_tools(
     model: &LoadedModel,
-    tools: Option<Vec<Value>>,
-    choice: Option<Value>,
-    parallel: Option<bool>,
+    ToolParams { tools, choice, parallel }: ToolParams,
     otherwise: Option<&Form>,
+    ignored: &mut Vec<String>,
 ) -> Result<Option<Tools>, Problem> {
-    let listed = tools.unwrap_or_default();
+    let mut listed = tools.unwrap_or_default();
     let choice = parse_choice(choice)?;
+    check_range("tools", listed.len(), 0, MAX_TOOLS)?;
+    check_range("tools", listed.iter().map(|tool| tool.to_string().len()).sum(), 0, MAX_BYTES)?;
+    let functions = read_tools(&mut listed, model.options.strict, ignored)?;
     if listed.is_empty() {
         return match choice {
             None | Some(Choice::Auto) => Ok(None),
             Some(_) => Err(Problem::invalid("tool_choice needs tools").with_param("tool_choice")),
         };
     }
-    check_range("tools", listed.len(), 1, MAX_TOOLS)?;
-    check_range("tools", listed.iter().map(|tool| tool.to_string().len()).sum(), 0, MAX_BYTES)?;
-    let mut functions = Vec::new();
+    if let Some(Choice::Named(name)) = &choice
+        && functions.iter().all(|function| function.name != *name)
+    {
+        let problem = format!("tool_choice: unknown tool {name:?}");
+        return Err(Problem::invalid(problem).with_param("tool_choice"));
+    }
+    // No tool may be called, so the prompt has none.
+    let Some(choice) = choice else { return Ok(None) };
+    let output = model.output_form();
+    let Some(form) = &output.calls else {
+        return without_form(&output, listed, &functions, &choice, ignored).map(Some);
+    };
+    if !output.lists_tools {
+        ignored.push("tools (the chat template does not describe them to the model)".to_owned());
+    }
+    let parallel = parallel.unwrap_or(true);
+    let grammar =
+        required_form(model, &output, form, &functions, &choice, parallel, otherwise)?;
+    let called = functions.into_iter().map(|function| Tool {
+        name: function.name,
+        schema: function.parameters.unwrap_or(Value::Bool(true)),
+    });
+    Ok(Some(Tools { listed, called: Arc::new(called.collect()), grammar }))
+}
+
+/// Reads the descriptions, and removes those of other kinds than functions.
+///
+/// # Errors
+/// Invalid descriptions; with `strict` also those of other kinds.
+fn read_tools(
+    listed: &mut Vec<Value>,
+    strict: bool,
+    ignored: &mut Vec<String>,
+) -> Result<Vec<Function>, Problem> {
+    let (mut functions, mut kept) = (Vec::new(), Vec::new());
     let mut names = HashSet::new();
-    for (number, tool) in listed.iter().enumerate() {
+    for (number, tool) in listed.drain(..).enumerate() {
         let param = |field: &str| format!("tools[{number}]{field}");
-        let Tool { kind, function } = read(tool.clone()).map_err(|problem| {
+        let kind = tool.get("type").and_then(Value::as_str).unwrap_or("function").to_owned();
+        if kind != "function" {
+            if strict {
+                let problem = format!("expected tools of type function, got one of type {kind:?}");
+                return Err(Problem::invalid(problem)
+                    .with_param(&param(".type"))
+                    .with_code("unsupported_parameter"));
+            }
+            ignored.push(format!("{} ({kind})", param("")));
+            continue;
+        }
+        let Listed { function } = read(tool.clone()).map_err(|problem| {
             let inner = problem.error.param.clone().map(|inner| format!(".{inner}"));
             problem.with_param(&param(&inner.unwrap_or_default()))
         })?;
-        if kind != "function" {
-            let problem = format!("expected tools of type function, got one of type {kind:?}");
-            return Err(Problem::invalid(problem)
-                .with_param(&param(".type"))
-                .with_code("unsupported_parameter"));
-        }
-        let is_allowed = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-        if !(1..=64).contains(&function.name.len()) || !function.name.chars().all(is_allowed) {
-            let problem =
-                format!("expected 1 to 64 of a-z, A-Z, 0-9, _ and -, got {:?}", function.name);
+        let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_-.:/".contains(c);
+        let is_short = (1..=MAX_NAME_BYTES).contains(&function.name.len());
+        if !is_short || !function.name.chars().all(is_allowed) {
+            let problem = format!(
+                "expected 1 to {MAX_NAME_BYTES} of a-z, A-Z, 0-9, _, -, ., : and /, got {:?}",
+                function.name
+            );
             return Err(Problem::invalid(problem).with_param(&param(".function.name")));
         }
         if !names.insert(function.name.clone()) {
@@ -114,32 +161,41 @@ pub fn prepare_tools(
             return Err(problem.with_param(&param(".function.parameters")));
         }
         functions.push(function);
+        kept.push(tool);
     }
-    if let Some(Choice::Named(name)) = &choice
-        && !names.contains(name)
-    {
-        let problem = format!("tool_choice: unknown tool {name:?}");
-        return Err(Problem::invalid(problem).with_param("tool_choice"));
-    }
-    // No tool may be called, so the prompt has none.
-    let Some(choice) = choice else { return Ok(None) };
-    let form = call_form(model).map_err(|problem| problem.with_param("tools"))?;
-    let grammar = required_form(form, &functions, &choice, parallel.unwrap_or(true), otherwise)?;
-    let names = functions.into_iter().map(|function| function.name).collect();
-    Ok(Some(Tools { form, listed, names, grammar }))
+    *listed = kept;
+    Ok(functions)
 }
 
-/// Form in which the model writes calls.
+/// Tools of a model whose calls have no known format: the template describes them, and calls stay
+/// text.
 ///
 /// # Errors
-/// A model whose chat template has no tools, or an unknown form of calls.
-pub fn call_form(model: &LoadedModel) -> Result<CallForm, Problem> {
-    let form = model.language.chat.as_ref().and_then(polydraft_text::ChatTemplate::calls);
-    form.ok_or_else(|| {
-        let problem = "tools are not supported with this model: its chat template has none, or \
-                       writes calls in an unknown form";
-        Problem::invalid(problem).with_code("unsupported_parameter")
-    })
+/// A template without tools; calls that must be enforced.
+fn without_form(
+    output: &OutputForm,
+    listed: Vec<Value>,
+    functions: &[Function],
+    choice: &Choice,
+    ignored: &mut Vec<String>,
+) -> Result<Tools, Problem> {
+    if !output.lists_tools {
+        let problem = "tools are not supported with this model: its chat template has none";
+        return Err(Problem::invalid(problem)
+            .with_param("tools")
+            .with_code("unsupported_parameter"));
+    }
+    let is_strict = functions.iter().any(|function| function.strict == Some(true));
+    if !matches!(choice, Choice::Auto) || is_strict {
+        let problem = "calls cannot be required with this model: it writes them in a format that \
+                       its chat template does not show";
+        let param = if is_strict { "tools" } else { "tool_choice" };
+        return Err(Problem::invalid(problem)
+            .with_param(param)
+            .with_code("unsupported_parameter"));
+    }
+    ignored.push("tool calls (of unknown format: they stay text)".to_owned());
+    Ok(Tools { listed, called: Arc::default(), grammar: None })
 }
 
 /// Parses the choice; `None` if no tool may be called.
@@ -169,7 +225,9 @@ fn parse_choice(choice: Option<Value>) -> Result<Option<Choice>, Problem> {
 
 /// Form of the output to enforce, if any.
 fn required_form(
-    form: CallForm,
+    model: &LoadedModel,
+    output: &OutputForm,
+    form: &CallForm,
     functions: &[Function],
     choice: &Choice,
     parallel: bool,
@@ -198,7 +256,9 @@ fn required_form(
     let invalid = |problem| Problem::from(Failure::Form { param: "tools", problem });
     // An answer without calls must have the form `otherwise`, so it is not free text.
     let allow_text = allow_text && otherwise.is_none();
-    let calls = CallGrammar { form, tools: tools.collect(), allow_several, allow_text };
+    let marks = Marks(Some(&model.language.tokenizer));
+    let (answer, tools) = (&output.reasoning, tools.collect());
+    let calls = CallGrammar { form, answer, marks, tools, allow_several, allow_text };
     match otherwise {
         None => Form::calls(&calls, "tools").map(Some).map_err(invalid),
         Some(otherwise) => otherwise.or_calls(&calls).map(Some).map_err(invalid),

@@ -16,6 +16,8 @@ pub struct Usage {
     pub total_tokens: usize,
     /// Details of the prompts' tokens.
     pub prompt_tokens_details: PromptDetails,
+    /// Details of the sequences' tokens.
+    pub completion_tokens_details: CompletionDetails,
     /// Counts of speculation.
     pub speculation: SpeculationCounts,
 }
@@ -25,6 +27,13 @@ pub struct Usage {
 pub struct PromptDetails {
     /// Tokens of the prompts that were in the prefix cache.
     pub cached_tokens: usize,
+}
+
+/// Details of the sequences' tokens.
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
+pub struct CompletionDetails {
+    /// Tokens of the reasoning, with its marks.
+    pub reasoning_tokens: usize,
 }
 
 /// Counts of speculation, over all sequences.

@@ -12,6 +12,7 @@ use crate::api::shared::answer::Answer;
 use crate::api::shared::conversation::is_truncated;
 use crate::api::shared::error::Problem;
 use crate::api::shared::json::Json;
+use crate::api::shared::sequence::Run;
 use crate::api::shared::tokens::{self, Naming};
 use crate::api::{Reply, StreamEvent};
 use crate::worker::Event;
@@ -24,6 +25,15 @@ enum Item {
     Message,
     /// Call by index, and the bytes of its arguments sent so far.
     Call(usize, usize),
+}
+
+impl Item {
+    fn is_same(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Call(number, _), Self::Call(other, _)) => number == other,
+            (item, other) => item == other,
+        }
+    }
 }
 
 /// An answer as it grows.
@@ -161,15 +171,25 @@ impl Response {
         }
     }
 
-    /// All items: those that a stream opened, in their order, or else reasoning, text and calls.
+    /// All items, in the order in which the model wrote them; text after a call belongs to the same
+    /// message as text before it.
     fn all_items(&self) -> Vec<Item> {
-        if !self.items.is_empty() {
-            return self.items.clone();
+        let mut items = Vec::new();
+        for run in self.inner.runs() {
+            let item = match run {
+                Run::Reasoning(_) => Item::Reasoning,
+                Run::Text(_) => Item::Message,
+                Run::Call(number) => Item::Call(*number, 0),
+            };
+            if !items.contains(&item) {
+                items.push(item);
+            }
         }
-        let calls = (0..self.inner.calls().len()).map(|number| Item::Call(number, 0));
-        let text = self.inner.calls().is_empty() || !self.inner.first().0.is_empty();
-        let reasoning = (!self.inner.reasoning().is_empty()).then_some(Item::Reasoning);
-        reasoning.into_iter().chain(text.then_some(Item::Message)).chain(calls).collect()
+        let has_answer = items.iter().any(|item| *item != Item::Reasoning);
+        if !has_answer {
+            items.push(Item::Message);
+        }
+        items
     }
 
     fn object(&self, output: Vec<Value>) -> Value {
@@ -178,7 +198,7 @@ impl Response {
             "input_tokens": usage.prompt_tokens,
             "input_tokens_details": usage.prompt_tokens_details,
             "output_tokens": usage.completion_tokens,
-            "output_tokens_details": { "reasoning_tokens": 0 },
+            "output_tokens_details": usage.completion_tokens_details,
             "total_tokens": usage.total_tokens,
             "speculation": usage.speculation,
         });
@@ -249,7 +269,7 @@ impl Response {
 
     /// Opens the message or the reasoning unless it is open. Returns its index.
     fn open_once(&mut self, item: Item, events: &mut Vec<StreamEvent>) -> usize {
-        let begun = self.items.iter().position(|other| *other == item);
+        let begun = self.items.iter().position(|other| other.is_same(item));
         begun.unwrap_or_else(|| self.open_item(item, events))
     }
 }
@@ -291,6 +311,11 @@ impl Reply for Response {
                 events.push(self.event("response.in_progress", data));
             }
         }
+        // Before the end an answer without text may still call.
+        let is_certain = |item: &Item| *item != Item::Message || !self.inner.first().0.is_empty();
+        for item in self.all_items().into_iter().filter(is_certain).collect::<Vec<_>>() {
+            self.open_once(item, &mut events);
+        }
         let reasoning = self.inner.reasoning();
         let (new, length) = (reasoning[self.sent_reasoning..].to_owned(), reasoning.len());
         self.sent_reasoning = length;
@@ -320,9 +345,7 @@ impl Reply for Response {
             events.push(self.event("response.output_text.delta", delta));
         }
         for number in 0..self.inner.calls().len() {
-            let begun =
-                self.items.iter().position(|item| matches!(item, Item::Call(n, _) if *n == number));
-            let index = begun.unwrap_or_else(|| self.open_item(Item::Call(number, 0), &mut events));
+            let index = self.open_once(Item::Call(number, 0), &mut events);
             let arguments = &self.inner.calls()[number].arguments;
             let Item::Call(_, sent) = self.items[index] else { continue };
             let (new, length) = (arguments[sent..].to_owned(), arguments.len());
@@ -338,8 +361,8 @@ impl Reply for Response {
 
     fn stream_end(&mut self) -> Vec<StreamEvent> {
         let mut events = Vec::new();
-        if self.items.is_empty() {
-            self.open_item(Item::Message, &mut events);
+        for item in self.all_items() {
+            self.open_once(item, &mut events);
         }
         for index in 0..self.items.len() {
             let (item, mut done) = (self.items[index], self.position(index));

@@ -5,9 +5,8 @@ use polydraft_engine::{Finish, Scored};
 use polydraft_text::Tokenizer;
 use serde_json::Value;
 
-use super::super::calls::Calls;
-use super::super::reasoning::Reasoning;
-use super::super::sequence::{Call, SequenceOutput};
+use super::super::conversation::OutputReader;
+use super::super::sequence::{Call, Run, SequenceOutput};
 use super::super::timings::{Counts, Progress, TimingOptions};
 use super::super::tokens::Naming;
 use super::super::usage::Usage;
@@ -73,14 +72,14 @@ impl Answer {
         self.naming = Naming::Id;
     }
 
-    /// Parses tool calls in each sequence from now on.
-    pub fn parse_calls(&mut self, parser: impl Fn() -> Calls) {
-        self.sequences.iter_mut().for_each(|generated| generated.parser = Some(parser()));
+    /// Parses reasoning and tool calls in each sequence from now on.
+    pub fn parse_output(&mut self, reader: &OutputReader) {
+        self.sequences.iter_mut().for_each(|generated| generated.parser = Some(reader.parser()));
     }
 
-    /// Separates reasoning in each sequence from now on.
-    pub fn parse_reasoning(&mut self, splitter: impl Fn() -> Reasoning) {
-        self.sequences.iter_mut().for_each(|generated| generated.splitter = Some(splitter()));
+    /// Kinds of output of the first sequence, in order.
+    pub fn runs(&self) -> &[Run] {
+        self.sequences.first().map_or(&[], |generated| &generated.runs)
     }
 
     /// Sets whether to report progress and timings.

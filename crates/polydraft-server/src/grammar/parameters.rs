@@ -1,0 +1,484 @@
+//! Arguments that are written as parameters, as a grammar.
+//!
+//! Problem: a schema describes an object; the model writes its members one by one, strings without
+//! quotes, in the notation of its template.
+//! Method: 1. a rule for every member, in the order of the schema (or sorted, where the template
+//! does), required ones always; 2. a value is any of the kinds that its schema allows: strings as
+//! plain text up to the mark after them, all else as JSON of that kind, or by the same method where
+//! the template has its own notation; 3. members that the schema does not list are allowed only
+//! where it says so.
+//! Complexity: linear in the schema.
+
+use std::fmt::Write;
+
+use polydraft_text::{Kind, Nested, ParameterForm, Piece, ValueForm, allowed_kinds};
+use serde_json::{Map, Value, json};
+
+use super::calls::json_of;
+use super::marks::{Marks, escape_regex};
+
+/// Maximum number of rules of a tool: schemas may refer to themselves.
+const MAX_RULES: usize = 2000;
+
+/// Grammar of one tool's arguments.
+pub(super) struct Parameters<'a> {
+    pub(super) form: &'a ParameterForm,
+    pub(super) marks: Marks<'a>,
+    /// Schema of the arguments.
+    pub(super) root: &'a Value,
+    /// Start of all rules' names.
+    pub(super) prefix: String,
+}
+
+/// Rules under construction.
+struct Rules<'a> {
+    parameters: &'a Parameters<'a>,
+    lark: String,
+    count: usize,
+    /// References whose rules exist or are being made.
+    references: Vec<(String, String)>,
+}
+
+impl Parameters<'_> {
+    /// Rules that define `name` as the parameters.
+    ///
+    /// # Errors
+    /// A schema with unsupported parts.
+    pub(super) fn rules(&self, name: &str) -> Result<String, String> {
+        let mut rules =
+            Rules { parameters: self, lark: String::new(), count: 0, references: Vec::new() };
+        let members = rules.members(self.root, Level::Parameters)?;
+        Ok(format!("{name}: {members}\n{}", rules.lark))
+    }
+}
+
+/// Where members stand.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Level {
+    /// Parameters of a call, or of a parameter in nested tags.
+    Parameters,
+    /// Members of an object in the notation of Gemma.
+    Marked,
+}
+
+impl Rules<'_> {
+    /// Adds a rule. Returns its name.
+    fn rule(&mut self, body: &str) -> Result<String, String> {
+        self.count += 1;
+        if self.count > MAX_RULES {
+            return Err(format!("expected a schema of at most {MAX_RULES} parts"));
+        }
+        let name = format!("{}_{}", self.parameters.prefix, self.count);
+        let _ = writeln!(self.lark, "{name}: {body}");
+        Ok(name)
+    }
+
+    /// Members of an object, without what is around it.
+    fn members(&mut self, schema: &Value, level: Level) -> Result<String, String> {
+        let schema = self.merged(schema, 0)?;
+        let empty = Map::new();
+        let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
+        let required: Vec<&str> =
+            schema.get("required").and_then(Value::as_array).into_iter().flatten()
+                .filter_map(Value::as_str).collect();
+        let unknown = required.iter().find(|name| !properties.contains_key(**name));
+        if let Some(name) = unknown {
+            return Err(format!("required: the property {name:?} is not described"));
+        }
+        let mut names: Vec<&String> = properties.keys().collect();
+        if self.parameters.form.sorted {
+            names.sort();
+        }
+        let separator = match level {
+            Level::Parameters => self.parameters.form.separator.as_str(),
+            Level::Marked => ",",
+        };
+        let separator = self.parameters.marks.terms(separator);
+        // Members that are not listed.
+        let others = match schema.get("additionalProperties") {
+            Some(Value::Bool(false)) => None,
+            None if !properties.is_empty() => None,
+            None | Some(Value::Bool(true)) => Some(json!({})),
+            Some(others) => Some(others.clone()),
+        };
+        let other = match others {
+            Some(others) => {
+                let listed = names.iter().map(|name| escape_regex(name));
+                let listed: Vec<String> = listed.collect();
+                let not_listed = match listed.is_empty() {
+                    true => String::new(),
+                    false => format!(" & ~/({})/", listed.join("|")),
+                };
+                let key = format!("{}_KEY_{}", self.parameters.prefix.to_uppercase(), self.count);
+                let _ = writeln!(self.lark, "{key}: /[A-Za-z_][A-Za-z0-9_.-]{{0,63}}/{not_listed}");
+                Some(self.member(&key, &others, level)?)
+            }
+            None => None,
+        };
+        // From the last member to the first: what follows, without and with one before it.
+        let (mut first, mut rest) = match &other {
+            Some(other) => {
+                let rest = self.rule(&format!("({separator} {other})*"))?;
+                (self.rule(&format!("({other} {rest})?"))?, rest)
+            }
+            None => (self.rule("\"\"")?, self.rule("\"\"")?),
+        };
+        for name in names.into_iter().rev() {
+            let key = self.parameters.marks.terms(name);
+            let member = self.member(&key, &properties[name], level)?;
+            let optional = !required.contains(&name.as_str());
+            let skip = |next: &str| if optional { format!(" | {next}") } else { String::new() };
+            let with = format!("{member} {rest}{}", skip(&first));
+            let after = format!("{separator} {member} {rest}{}", skip(&rest));
+            (first, rest) = (self.rule(&with)?, self.rule(&after)?);
+        }
+        Ok(first)
+    }
+
+    /// A member: its name as a term, and its value.
+    fn member(&mut self, key: &str, schema: &Value, level: Level) -> Result<String, String> {
+        let Parameters { form, marks, .. } = self.parameters;
+        if level == Level::Marked {
+            let value = self.marked(schema)?;
+            return self.rule(&format!("{key} \":\" {value}"));
+        }
+        let before = marks.terms(&form.before_key);
+        let kinds = allowed_kinds(schema, self.parameters.root);
+        let mut choices = Vec::new();
+        let mut done: Vec<&ValueForm> = Vec::new();
+        for kind in Kind::ALL.into_iter().filter(|kind| kinds[*kind as usize]) {
+            let around = form.value(kind);
+            // Strings that are written like other values are literals.
+            let is_text = kind == Kind::String && form.nested != Nested::Python
+                || kind == Kind::String && !around.after.is_empty();
+            if !is_text && done.contains(&around) {
+                continue;
+            }
+            let value = match kind {
+                Kind::String if is_text => self.text(schema, around)?,
+                _ => {
+                    done.push(around);
+                    let same = |other: &Kind| {
+                        kinds[*other as usize]
+                            && form.value(*other) == around
+                            && (*other != Kind::String || !is_string_text(form))
+                    };
+                    let same: Vec<Kind> = Kind::ALL.into_iter().filter(same).collect();
+                    let value = self.other(schema, &same)?;
+                    format!("{value} {}", self.after(around, key))
+                }
+            };
+            choices.push(format!("{} {value}", marks.terms(&around.before)));
+        }
+        if choices.is_empty() {
+            return Err("a property that no value fits is not supported".to_owned());
+        }
+        // The mark after a value may repeat the name.
+        let choices = choices.join(" | ");
+        let choices = choices.replace(KEY, key);
+        self.rule(&format!("{before} {key} ({choices})"))
+    }
+
+    /// Terms after a value.
+    fn after(&self, around: &ValueForm, key: &str) -> String {
+        let terms = around.after.iter().map(|piece| match piece {
+            Piece::Text(text) => self.parameters.marks.terms(text),
+            Piece::Key => key.to_owned(),
+            _ => String::new(),
+        });
+        let terms: Vec<String> = terms.collect();
+        if terms.is_empty() { "\"\"".to_owned() } else { terms.join(" ") }
+    }
+
+    /// A string as plain text, and the mark after it.
+    fn text(&mut self, schema: &Value, around: &ValueForm) -> Result<String, String> {
+        let marks = self.parameters.marks;
+        let mark = match around.after.first() {
+            Some(Piece::Text(text)) => text.clone(),
+            _ => String::new(),
+        };
+        let after = self.after(around, KEY);
+        let schema = self.merged(schema, 0)?;
+        let listed = schema.get("enum").and_then(Value::as_array).cloned();
+        let listed = listed.or_else(|| Some(vec![schema.get("const")?.clone()]));
+        if let Some(values) = listed {
+            let strings = values.iter().filter_map(Value::as_str).map(|text| marks.terms(text));
+            let strings: Vec<String> = strings.collect();
+            return Ok(format!("({}) {after}", strings.join(" | ")));
+        }
+        let choices = ["anyOf", "oneOf"].iter().find_map(|key| schema.get(*key)?.as_array());
+        if let Some(choices) = choices {
+            let of_strings = choices.iter().filter(|choice| {
+                allowed_kinds(choice, self.parameters.root)[Kind::String as usize]
+            });
+            let texts: Vec<String> = of_strings
+                .cloned()
+                .collect::<Vec<_>>()
+                .iter()
+                .map(|choice| self.text(choice, around))
+                .collect::<Result<_, _>>()?;
+            return Ok(format!("({})", texts.join(" | ")));
+        }
+        let number = |key: &str| schema.get(key).and_then(Value::as_u64);
+        let lengths = match (number("minLength"), number("maxLength")) {
+            (None, None) => None,
+            (min, None) => Some(format!("(?s:.{{{},}})", min.unwrap_or(0))),
+            (min, Some(max)) => Some(format!("(?s:.{{{},{max}}})", min.unwrap_or(0))),
+        };
+        let pattern = schema.get("pattern").and_then(Value::as_str).map(contained_pattern);
+        let format = schema.get("format").and_then(Value::as_str).and_then(format_pattern);
+        let restrictions: Vec<String> =
+            pattern.into_iter().chain(format).chain(lengths).map(|part| format!("/{part}/")).collect();
+        if restrictions.is_empty() {
+            let name = format!("{}_text_{}", self.parameters.prefix, self.count);
+            self.count += 1;
+            let rules = marks.up_to(&name, &mark);
+            self.lark.push_str(&rules);
+            let rest = self.after(
+                &ValueForm { before: String::new(), after: around.after[1..].to_vec() },
+                KEY,
+            );
+            return Ok(format!("{name} {rest}"));
+        }
+        let name = format!("{}_TEXT_{}", self.parameters.prefix.to_uppercase(), self.count);
+        self.count += 1;
+        let within = marks.without(&mark);
+        let within = within.strip_prefix("/(?s:.+)/").unwrap_or_default();
+        let _ = writeln!(self.lark, "{name}: {}{within}", restrictions.join(" & "));
+        Ok(format!("{name} {after}"))
+    }
+
+    /// A value of these kinds that is not plain text.
+    fn other(&mut self, schema: &Value, kinds: &[Kind]) -> Result<String, String> {
+        let form = self.parameters.form;
+        let is_nested = kinds.iter().any(|kind| matches!(kind, Kind::Object | Kind::Array));
+        match form.nested {
+            Nested::Marked if is_nested => return self.marked_of(schema, kinds),
+            Nested::Tags if is_nested => return self.tagged(schema, kinds),
+            _ => {}
+        }
+        let schema = restricted(schema, kinds, self.parameters.root);
+        let schema = json_of(&schema)?;
+        self.rule(&format!("%json {schema}"))
+    }
+
+    /// A value in the notation of Gemma: JSON with other marks around strings, and none around
+    /// names.
+    fn marked(&mut self, schema: &Value) -> Result<String, String> {
+        let reference = schema.get("$ref").and_then(Value::as_str).map(str::to_owned);
+        if let Some(reference) = &reference {
+            if let Some((_, name)) = self.references.iter().find(|(known, _)| known == reference) {
+                return Ok(name.clone());
+            }
+            let name = format!("{}_ref_{}", self.parameters.prefix, self.references.len());
+            self.references.push((reference.clone(), name.clone()));
+            let kinds = allowed_kinds(schema, self.parameters.root);
+            let kinds: Vec<Kind> =
+                Kind::ALL.into_iter().filter(|kind| kinds[*kind as usize]).collect();
+            let body = self.marked_of(schema, &kinds)?;
+            let _ = writeln!(self.lark, "{name}: {body}");
+            return Ok(name);
+        }
+        let kinds = allowed_kinds(schema, self.parameters.root);
+        let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| kinds[*kind as usize]).collect();
+        self.marked_of(schema, &kinds)
+    }
+
+    fn marked_of(&mut self, schema: &Value, kinds: &[Kind]) -> Result<String, String> {
+        let schema = self.merged(schema, 0)?;
+        if let Some(choices) = ["anyOf", "oneOf"].iter().find_map(|k| schema.get(*k)?.as_array()) {
+            let fitting = choices.iter().filter(|choice| {
+                let allowed = allowed_kinds(choice, self.parameters.root);
+                kinds.iter().any(|kind| allowed[*kind as usize])
+            });
+            let fitting: Vec<Value> = fitting.cloned().collect();
+            let choices: Vec<String> =
+                fitting.iter().map(|choice| self.marked(choice)).collect::<Result<_, _>>()?;
+            return self.rule(&choices.join(" | "));
+        }
+        let (opening, closing) = self.parameters.form.string_marks().unwrap_or(("\"", "\""));
+        let (opening, closing) = (opening.to_owned(), closing.to_owned());
+        let mut choices = Vec::new();
+        for kind in kinds {
+            choices.push(match kind {
+                Kind::String => {
+                    let around =
+                        ValueForm { before: String::new(), after: vec![Piece::Text(closing.clone())] };
+                    let text = self.text(&schema, &around)?;
+                    format!("{} {text}", self.parameters.marks.terms(&opening))
+                }
+                Kind::Object => {
+                    let members = self.members(&schema, Level::Marked)?;
+                    format!("\"{{\" {members} \"}}\"")
+                }
+                Kind::Array => {
+                    let item = schema.get("items").cloned().unwrap_or_else(|| json!({}));
+                    let item = match item {
+                        Value::Object(ref members) if members.is_empty() => self.scalar()?,
+                        item => self.marked(&item)?,
+                    };
+                    let list = self.list(&schema, &item, "\",\"")?;
+                    format!("\"[\" {list} \"]\"")
+                }
+                kind => {
+                    let schema = restricted(&schema, &[*kind], self.parameters.root);
+                    format!("%json {}", json_of(&schema)?)
+                }
+            });
+        }
+        let rules: Vec<String> =
+            choices.iter().map(|choice| self.rule(choice)).collect::<Result<_, _>>()?;
+        self.rule(&rules.join(" | "))
+    }
+
+    /// Any value but objects and lists.
+    fn scalar(&mut self) -> Result<String, String> {
+        self.marked_of(&json!({}), &[Kind::String, Kind::Number, Kind::Boolean, Kind::Null])
+    }
+
+    /// Elements of a list.
+    fn list(&mut self, schema: &Value, item: &str, separator: &str) -> Result<String, String> {
+        let number = |key: &str| schema.get(key).and_then(Value::as_u64);
+        let (min, max) = (number("minItems").unwrap_or(0), number("maxItems"));
+        if max == Some(0) {
+            return Ok("\"\"".to_owned());
+        }
+        let more = match max {
+            Some(max) => format!("{{{},{}}}", min.saturating_sub(1), max - 1),
+            None => format!("{{{},}}", min.saturating_sub(1)),
+        };
+        let list = self.rule(&format!("{item} ({separator} {item}){more}"))?;
+        if min == 0 { self.rule(&format!("({list})?")) } else { Ok(list) }
+    }
+
+    /// A value in nested tags.
+    fn tagged(&mut self, schema: &Value, kinds: &[Kind]) -> Result<String, String> {
+        let schema = self.merged(schema, 0)?;
+        let mut choices = Vec::new();
+        for kind in kinds {
+            choices.push(match kind {
+                Kind::Object => self.members(&schema, Level::Parameters)?,
+                Kind::Array => {
+                    let items = schema.get("items").cloned().unwrap_or_else(|| json!({ "type": "string" }));
+                    let item = self.member("\"item\"", &items, Level::Parameters)?;
+                    self.list(&schema, &item, "\"\"")?
+                }
+                kind => {
+                    let schema = restricted(&schema, &[*kind], self.parameters.root);
+                    let schema = json_of(&schema)?;
+                    self.rule(&format!("%json {schema}"))?
+                }
+            });
+        }
+        self.rule(&choices.join(" | "))
+    }
+
+    /// A schema with its reference and its parts merged.
+    fn merged(&self, schema: &Value, depth: usize) -> Result<Value, String> {
+        let Value::Object(members) = schema else { return Ok(json!({})) };
+        if depth > 32 {
+            return Err("references that only name each other are not supported".to_owned());
+        }
+        let mut merged = members.clone();
+        let mut parts = Vec::new();
+        if let Some(reference) = merged.shift_remove("$ref") {
+            let pointer = reference.as_str().and_then(|reference| reference.strip_prefix('#'));
+            let target = pointer.and_then(|pointer| self.parameters.root.pointer(pointer));
+            parts.push(target.ok_or_else(|| format!("$ref: {reference} is not in the schema"))?.clone());
+        }
+        if let Some(Value::Array(all)) = merged.shift_remove("allOf") {
+            parts.extend(all);
+        }
+        for part in parts {
+            let Value::Object(part) = self.merged(&part, depth + 1)? else { continue };
+            for (key, value) in part {
+                match (key.as_str(), merged.get_mut(&key)) {
+                    (_, None) => drop(merged.insert(key, value)),
+                    ("properties", Some(Value::Object(known))) => {
+                        known.extend(value.as_object().cloned().unwrap_or_default());
+                    }
+                    ("required", Some(Value::Array(known))) => {
+                        known.extend(value.as_array().cloned().unwrap_or_default());
+                    }
+                    ("type", Some(known)) if *known == value => {}
+                    ("title" | "description" | "default" | "examples" | "$defs" | "definitions",
+                        _) => {}
+                    (_, Some(known)) if *known == value => {}
+                    (key, Some(_)) => {
+                        return Err(format!("allOf: {key} twice is not supported in parameters"));
+                    }
+                }
+            }
+        }
+        Ok(Value::Object(merged))
+    }
+}
+
+/// Stands for the term of a parameter's name in the terms after its value.
+const KEY: &str = "\u{1}KEY\u{1}";
+
+/// Whether strings are plain text.
+fn is_string_text(form: &ParameterForm) -> bool {
+    form.nested != Nested::Python || !form.value(Kind::String).after.is_empty()
+}
+
+/// Schema of the values of these kinds.
+fn restricted(schema: &Value, kinds: &[Kind], root: &Value) -> Value {
+    let names: Vec<&str> = kinds.iter().map(|kind| match kind {
+        Kind::String => "string",
+        Kind::Number => "number",
+        Kind::Boolean => "boolean",
+        Kind::Null => "null",
+        Kind::Object => "object",
+        Kind::Array => "array",
+    }).collect();
+    let kinds = json!({ "type": names });
+    let mut all = json!({ "allOf": [schema, kinds] });
+    if schema.to_string().contains("\"$ref\"") {
+        for key in ["$defs", "definitions"] {
+            if let Some(defined) = root.get(key) {
+                all[key] = defined.clone();
+            }
+        }
+    }
+    all
+}
+
+/// Regular expression for a whole text that contains a match of a pattern.
+fn contained_pattern(pattern: &str) -> String {
+    let (start, rest) = match pattern.strip_prefix('^') {
+        Some(rest) => ("", rest),
+        None => ("(?s:.*)", pattern),
+    };
+    let (rest, end) = match rest.strip_suffix('$').filter(|rest| !rest.ends_with('\\')) {
+        Some(rest) => (rest, ""),
+        None => (rest, "(?s:.*)"),
+    };
+    format!("{start}({}){end}", rest.replace('/', "\\/"))
+}
+
+/// Regular expression of a string's format: RFC 3339, RFC 4122 and the like, as validators of JSON
+/// schemas check them; `None` for others.
+fn format_pattern(format: &str) -> Option<String> {
+    const DATE: &str = r"[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|[12][0-9]))";
+    const TIME: &str =
+        r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
+    const LABEL: &str = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?";
+    const BYTE: &str = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
+    const TIME_SPAN: &str = "T([0-9]+H([0-9]+M([0-9]+S)?)?|[0-9]+M([0-9]+S)?|[0-9]+S)";
+    Some(match format {
+        "date" => DATE.to_owned(),
+        "time" => TIME.to_owned(),
+        "date-time" => format!("{DATE}T{TIME}"),
+        "uuid" => "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}".to_owned(),
+        "hostname" => format!("{LABEL}(\\.{LABEL})*"),
+        "email" => format!("[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+)*@{LABEL}(\\.{LABEL})+"),
+        "ipv4" => format!("({BYTE}\\.){{3}}{BYTE}"),
+        "ipv6" => "([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,6}:[0-9a-f]{1,4}|::[0-9a-f]{1,4}|::".to_owned(),
+        "uri" => r"[A-Za-z][A-Za-z0-9+.-]*:[A-Za-z0-9._~:\/?#@!$&'()*+,;=%-]+".to_owned(),
+        "duration" => format!(
+            "P(([0-9]+D|[0-9]+M([0-9]+D)?|[0-9]+Y([0-9]+M([0-9]+D)?)?)({TIME_SPAN})?|{TIME_SPAN}|[0-9]+W)"
+        ),
+        _ => return None,
+    })
+}
