@@ -18,11 +18,15 @@
 //! 4. A filter's input passes a filter that charges it; before filters with small outputs, one that
 //!    checks the deadline, as do loops and macros in each iteration.
 //! 5. Comments and raw blocks are unchanged.
+//!
+//! The same pass gives operators the results of Python where the engine has others: operands of `~`
+//! become text, `'%d' % 3`, `x[3:0:-1]` and `+1` are calls of methods or left out, and a loop over
+//! `none` fails.
 
 use super::tags;
 use super::tokens::{Kind, Token, string_end, tokens};
 
-/// Filter after operands of `~` and `+`.
+/// Filter after operands of `+`.
 pub(super) const SPENT: &str = "polydraft_spent";
 /// Filter after operands of `*`.
 pub(super) const FACTOR: &str = "polydraft_factor";
@@ -36,11 +40,23 @@ pub(super) const TIMED: &str = "polydraft_timed";
 pub(super) const ASSIGNED: &str = "polydraft_assigned";
 /// Filter after a value that is stored in a namespace or tuple.
 pub(super) const STORED: &str = "polydraft_stored";
+/// Filter after operands of `~`, which are converted to text.
+pub(super) const JOINED: &str = "polydraft_joined";
+/// Filter after operands of a `+` with a text marked as safe, which escapes the others.
+pub(super) const ESCAPED: &str = "polydraft_escaped";
+/// Filter after the list of a loop.
+pub(super) const ITERATED: &str = "polydraft_iterated";
+/// Method in place of a slice with a step.
+pub(super) const SLICE: &str = "polydraft_slice";
+/// Method in place of `%` after a string literal.
+pub(super) const PERCENT: &str = "polydraft_percent";
 /// Function that checks the deadline.
 pub(super) const TICK: &str = "polydraft_tick";
 
 /// Filters with small outputs: they read no more than a part of their input.
 const SMALL: [&str; 4] = ["length", "count", "first", "last"];
+/// Filters whose output is marked as safe.
+const SAFE: [&str; 4] = ["safe", "e", "escape", "forceescape"];
 
 /// Returns the template with the additional filters.
 pub(super) fn measured(text: &str) -> String {
@@ -114,20 +130,62 @@ fn expression_end(tag: &str, close: &str) -> usize {
     tag.len()
 }
 
-/// Text inserted at a position; the order of the variants applies to equal positions.
+/// Text inserted at a position, or in place of the character there; the order of the variants
+/// applies to equal positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Insertion {
     Timed,
     Input,
     Built,
+    /// After the operand of [`Self::Percent`].
+    Close,
     Factor,
     Spent,
+    Joined,
+    Escaped,
     Assigned,
     Stored,
-    /// Before a value with [`Self::Assigned`] or [`Self::Stored`] after it.
+    Iterated,
+    /// Before a value with [`Self::Assigned`], [`Self::Stored`] or [`Self::Iterated`] after it.
     OpenName,
     /// Before a value with [`Self::Built`] after it.
     Open,
+    /// Missing part of a slice.
+    Missing,
+    /// In place of the brackets and colons of a slice.
+    SliceBegin,
+    SliceNext,
+    SliceEnd,
+    /// In place of `%`.
+    Percent,
+    /// In place of `+` without an operand before it.
+    Plus,
+}
+
+impl Insertion {
+    /// Returns the inserted text, and the number of characters that it replaces.
+    fn text(self) -> ([&'static str; 3], usize) {
+        match self {
+            Self::Open | Self::OpenName => (["(", "", ""], 0),
+            Self::Built => (["|", BUILT, ")"], 0),
+            Self::Timed => (["|", TIMED, ""], 0),
+            Self::Input => (["|", INPUT, ""], 0),
+            Self::Factor => (["|", FACTOR, ""], 0),
+            Self::Spent => (["|", SPENT, ""], 0),
+            Self::Joined => (["|", JOINED, ""], 0),
+            Self::Escaped => (["|", ESCAPED, ""], 0),
+            Self::Assigned => ([")|", ASSIGNED, ""], 0),
+            Self::Stored => ([")|", STORED, ""], 0),
+            Self::Iterated => ([")|", ITERATED, ""], 0),
+            Self::Close => ([")", "", ""], 0),
+            Self::Missing => (["none", "", ""], 0),
+            Self::SliceBegin => ([".", SLICE, "("], 1),
+            Self::SliceNext => ([",", "", ""], 1),
+            Self::SliceEnd => ([")", "", ""], 1),
+            Self::Percent => ([".", PERCENT, "("], 1),
+            Self::Plus => (["", "", ""], 1),
+        }
+    }
 }
 
 /// Returns the insertions of a tag, by position.
@@ -148,9 +206,23 @@ fn insertions(text: &str, all: &[Token], is_statement: bool) -> Vec<(usize, Inse
                     if SMALL.contains(&name) { Insertion::Timed } else { Insertion::Input };
                 filters.push((before.end, filter));
             }
+            (Kind::Open, _) => filters.extend(slice(text, all, index).into_iter().flatten()),
+            (Kind::Percent, _) => {
+                if let Some(last) = formatted(all, index) {
+                    filters.push((token.start, Insertion::Percent));
+                    filters.push((all[last].end, Insertion::Close));
+                }
+            }
+            (Kind::Sum, None) if text[token.start..].starts_with('+') => {
+                filters.push((token.start, Insertion::Plus));
+            }
             (Kind::Sum | Kind::Product, Some(before)) => {
-                let filter =
-                    if token.kind == Kind::Sum { Insertion::Spent } else { Insertion::Factor };
+                let filter = match &text[token.start..token.end] {
+                    "~" => Insertion::Joined,
+                    "*" => Insertion::Factor,
+                    _ if is_safe_sum(text, all, index) => Insertion::Escaped,
+                    _ => Insertion::Spent,
+                };
                 filters.push((before.end, filter));
                 if let Some(last) = operand(all, index + 1) {
                     filters.push((all[last].end, filter));
@@ -161,6 +233,7 @@ fn insertions(text: &str, all: &[Token], is_statement: bool) -> Vec<(usize, Inse
     }
     if is_statement {
         filters.extend(assignment(text, all).into_iter().flatten());
+        filters.extend(iteration(text, all).into_iter().flatten());
     }
     filters.sort_unstable();
     filters.dedup();
@@ -201,21 +274,82 @@ fn assignment(text: &str, all: &[Token]) -> Option<[(usize, Insertion); 2]> {
     Some([(all[assign].end, Insertion::OpenName), (last.end, filter)])
 }
 
+/// Returns the insertions around the list of `{% for a in b if c recursive %}`.
+fn iteration(text: &str, all: &[Token]) -> Option<[(usize, Insertion); 2]> {
+    let word = |at: usize| &text[all[at].start..all[at].end];
+    let is_keyword = |at: usize, name: &str| all[at].kind == Kind::Keyword && word(at) == name;
+    all.first().filter(|_| word(0) == "for")?;
+    let begin = outermost(all, 1).find(|at| is_keyword(*at, "in"))?;
+    let condition = outermost(all, begin + 1).find(|at| is_keyword(*at, "if"));
+    let end = condition.unwrap_or(all.len()) - 1;
+    let end = if condition.is_none() && is_keyword(end, "recursive") { end - 1 } else { end };
+    let around = [(all[begin].end, Insertion::OpenName), (all[end].end, Insertion::Iterated)];
+    Some(around).filter(|_| begin < end)
+}
+
+/// Returns the replacements of a slice with a step, `[a:b:c]`: the engine confuses the stops 0 and
+/// none.
+fn slice(text: &str, all: &[Token], open: usize) -> Option<Vec<(usize, Insertion)>> {
+    let close = all[open].closed_by;
+    if close >= all.len() || text.as_bytes()[all[open].start] != b'[' {
+        return None;
+    }
+    let is_colon = |at: &usize| &text[all[*at].start..all[*at].end] == ":";
+    let colons: Vec<usize> = outermost(&all[..close], open + 1).filter(is_colon).collect();
+    let &[first, second] = colons.as_slice() else { return None };
+    let mut replaced = vec![(all[open].start, Insertion::SliceBegin)];
+    for (before, end, insertion) in [
+        (open, first, Insertion::SliceNext),
+        (first, second, Insertion::SliceNext),
+        (second, close, Insertion::SliceEnd),
+    ] {
+        if before + 1 == end {
+            replaced.push((all[end].start, Insertion::Missing));
+        }
+        replaced.push((all[end].start, insertion));
+    }
+    Some(replaced)
+}
+
+/// Returns the last token of the operand after a `%` that formats a string literal.
+fn formatted(all: &[Token], percent: usize) -> Option<usize> {
+    let literals = all[..percent].iter().rev().take_while(|token| token.kind == Kind::Text).count();
+    let before = (percent - literals).checked_sub(1).map(|before| all[before].kind);
+    // `2 * '%d' % 3` formats a product.
+    let is_operand = !matches!(before, Some(Kind::Product | Kind::Percent | Kind::Other));
+    (literals > 0 && is_operand).then(|| operand(all, percent + 1)).flatten()
+}
+
+/// Returns whether an operand of a sum ends with a filter that marks text as safe.
+fn is_safe_sum(text: &str, all: &[Token], index: usize) -> bool {
+    let ends_sum = |kind| matches!(kind, Kind::Comma | Kind::Assign | Kind::Keyword);
+    let mut open = 0usize;
+    let mut begin = index;
+    while let Some(before) = begin.checked_sub(1) {
+        match all[before].kind {
+            Kind::Close => open += 1,
+            Kind::Begin | Kind::Open if open == 0 => break,
+            Kind::Begin | Kind::Open => open -= 1,
+            kind if open == 0 && ends_sum(kind) => break,
+            _ => {}
+        }
+        begin = before;
+    }
+    let level = outermost(all, begin);
+    let mut level = level.take_while(|at| !ends_sum(all[*at].kind) && all[*at].kind != Kind::Close);
+    level.any(|at| {
+        let name = all.get(at + 1).map_or("", |name| &text[name.start..name.end]);
+        all[at].kind == Kind::Pipe && SAFE.contains(&name)
+    })
+}
+
 fn write_filtered(text: &str, filters: Vec<(usize, Insertion)>, out: &mut String) {
     let mut from = 0;
-    for (at, filter) in filters {
+    for (at, insertion) in filters {
+        let (inserted, replaced) = insertion.text();
         out.push_str(&text[from..at]);
-        match filter {
-            Insertion::Open | Insertion::OpenName => out.push('('),
-            Insertion::Built => out.extend(["|", BUILT, ")"]),
-            Insertion::Timed => out.extend(["|", TIMED]),
-            Insertion::Input => out.extend(["|", INPUT]),
-            Insertion::Factor => out.extend(["|", FACTOR]),
-            Insertion::Spent => out.extend(["|", SPENT]),
-            Insertion::Assigned => out.extend([")|", ASSIGNED]),
-            Insertion::Stored => out.extend([")|", STORED]),
-        }
-        from = at;
+        out.extend(inserted);
+        from = at + replaced;
     }
     out.push_str(&text[from..]);
 }
@@ -231,7 +365,13 @@ fn operand(all: &[Token], mut index: usize) -> Option<usize> {
         Kind::Begin | Kind::Open => closed(index)?,
         Kind::Word | Kind::Keyword => index,
         // Adjacent strings are concatenated.
-        Kind::Text => (index..).take_while(|at| kind(*at) == Some(Kind::Text)).last()?,
+        Kind::Text => {
+            let last = (index..).take_while(|at| kind(*at) == Some(Kind::Text)).last()?;
+            match kind(last + 1) {
+                Some(Kind::Percent) => return formatted(all, last + 1).or(Some(last)),
+                _ => last,
+            }
+        }
         _ => return None,
     };
     loop {
