@@ -11,6 +11,7 @@ mod json;
 mod limits;
 mod measured;
 mod methods;
+mod operators;
 mod python;
 mod reasoning;
 mod rendering;

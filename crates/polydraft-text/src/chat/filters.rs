@@ -5,20 +5,20 @@ use minijinja::{Environment, Error, State, filters};
 use minijinja_contrib::filters as contributed;
 
 use super::arguments::{bound, flag, integer, required, split, string};
-use super::limits::{charge_output, charge_filter_input, check_width, refused};
+use super::limits::{charge_filter_input, charge_output, check_width, refused};
 use super::{formats, json, python, strings};
 
 type Filter = fn(&mut State, &Value, &[Value]) -> Result<Value, Error>;
 
-const FILTERS: [(&str, Filter); 28] = [
+const FILTERS: [(&str, Filter); 29] = [
     ("abs", |_, value, _| match bool::try_from(value.clone()) {
         Ok(flag) => Ok(i64::from(flag).into()),
         Err(_) => filters::abs(value.clone()),
     }),
     // Attributes of Python's dictionaries are methods, not entries.
-    ("attr", |_, value, args| match value.kind() {
-        ValueKind::Map if !python::is_namespace(value) => Ok(Value::UNDEFINED),
-        _ => filters::attr(value, &required(bound(args, ["name"])?[0].clone())?),
+    ("attr", |_, value, args| match python::is_dict(value) {
+        true => Ok(Value::UNDEFINED),
+        false => filters::attr(value, &required(bound(args, ["name"])?[0].clone())?),
     }),
     ("center", |_, value, args| {
         let [width] = bound(args, ["width"])?;
@@ -37,9 +37,7 @@ const FILTERS: [(&str, Filter); 28] = [
         Ok(contributed::filesizeformat(bytes, Some(flag(&binary))).into())
     }),
     ("float", |_, value, args| float(value, args)),
-    ("forceescape", |_, value, _| {
-        Ok(Value::from_safe_string(python::html(&python::text(value))))
-    }),
+    ("forceescape", |_, value, _| Ok(Value::from_safe_string(python::html(&python::text(value))))),
     ("format", |_, value, args| {
         let (positional, named) = split(args);
         let values = named.cloned().unwrap_or_else(|| Tuple::from(positional).into());
@@ -60,6 +58,10 @@ const FILTERS: [(&str, Filter); 28] = [
         let [old, new] = [required(old)?, required(new)?].map(|value| python::text(&value));
         let replaced = strings::replaced(&python::text(value), &old, &new, integer(count)?)?;
         Ok(with_safety(value, replaced))
+    }),
+    ("reverse", |_, value, _| match python::is_dict(value) {
+        true => items(value)?.into_iter().collect::<Value>().reverse(),
+        false => value.reverse(),
     }),
     ("sort", |state, value, args| {
         let named = named(args, ["reverse", "case_sensitive", "attribute"])?;
@@ -216,20 +218,26 @@ fn plain_digits(text: &str) -> Option<String> {
 fn int(value: &Value, args: &[Value]) -> Result<Value, Error> {
     let [default, base] = bound(args, ["default", "base"])?;
     let base = integer(base)?.unwrap_or(10);
-    let truncated = |number: f64| {
-        // Larger numbers would be saturated.
-        (number.abs() < 1e38).then(|| Value::from(number.trunc() as i128))
+    let truncated = |number: f64| match number.abs() < 1e38 || number.is_nan() {
+        true => Ok(Value::from(number.trunc() as i128)),
+        false => Err(refused(format!("int: expected a number below 1e38, got {number:e}"))),
     };
     let number = match value.kind() {
         ValueKind::Undefined => return Err(refused("int: the value is undefined".to_owned())),
         ValueKind::String => {
             let text = value.as_str().unwrap_or_default();
             let whole = plain_digits(text).and_then(|text| parsed_int(&text, base));
-            whole.map(Value::from).or_else(|| parsed_float(text).and_then(truncated))
+            match whole {
+                Some(whole) => Some(whole.into()),
+                None => parsed_float(text).map(truncated).transpose()?,
+            }
         }
         ValueKind::Bool => Some(i64::from(value.is_true()).into()),
         ValueKind::Number if value.is_integer() => Some(value.clone()),
-        ValueKind::Number => truncated(f64::try_from(value.clone())?),
+        ValueKind::Number => {
+            let number = f64::try_from(value.clone())?;
+            Some(truncated(number)?).filter(|_| !number.is_nan())
+        }
         _ => None,
     };
     Ok(number.unwrap_or_else(|| default.unwrap_or_else(|| 0.into())))
@@ -295,8 +303,7 @@ fn indent(value: &Value, args: &[Value]) -> Result<Value, Error> {
         let line = python::text(&line);
         charge_output(line.len() + indentation.len() + 1)?;
         out.push_str(if index > 0 { "\n" } else { "" });
-        let is_indented =
-            if index == 0 { flag(&first) } else { flag(&blank) || !line.is_empty() };
+        let is_indented = if index == 0 { flag(&first) } else { flag(&blank) || !line.is_empty() };
         out.push_str(if is_indented { &indentation } else { "" });
         out.push_str(&line);
     }

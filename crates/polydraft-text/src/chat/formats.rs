@@ -7,7 +7,7 @@ use minijinja::Error;
 use minijinja::formatting::{FormatStyle, format};
 use minijinja::value::{Value, ValueKind};
 
-use super::limits::{charge_output, charge_filter_input, check_width, refused};
+use super::limits::{charge_filter_input, charge_output, check_width, refused};
 use super::python;
 
 /// Formats `%` fields with the values of a tuple, the entries of a map, or one value.
@@ -18,9 +18,8 @@ pub(super) fn percent(text: &str, values: &Value) -> Result<String, Error> {
         false => vec![values.clone()],
     };
     let mut rest_values = all.iter();
-    let mut next = || {
-        rest_values.next().ok_or_else(|| refused("not enough arguments for format".to_owned()))
-    };
+    let mut next =
+        || rest_values.next().ok_or_else(|| refused("not enough arguments for format".to_owned()));
     let (mut out, mut rest) = (String::new(), text);
     while let Some((before, field)) = rest.split_once('%') {
         out.push_str(before);
@@ -77,11 +76,17 @@ pub(super) fn percent(text: &str, values: &Value) -> Result<String, Error> {
                 .chars()
                 .map(|c| if c.is_ascii() { c.to_string() } else { python::escaped(c) })
                 .collect(),
-            'c' if value.as_str().is_some_and(|text| text.chars().count() == 1) => value.to_string(),
+            'c' if value.as_str().is_some_and(|text| text.chars().count() == 1) => {
+                value.to_string()
+            }
             'd' | 'i' | 'u' | 'x' | 'X' | 'o' | 'c' | 'e' | 'E' | 'f' | 'F' | 'g' | 'G' => {
                 let (conversion, value) = match conversion {
                     'd' | 'i' | 'u' => ('d', whole(&value)?),
-                    other => (other, value),
+                    'c' | 'x' | 'X' | 'o' => (conversion, value),
+                    other => match f64::try_from(value.clone()) {
+                        Ok(number) => (other, number.into()),
+                        Err(_) => (other, value),
+                    },
                 };
                 if !matches!(value.kind(), ValueKind::Number | ValueKind::Bool) {
                     return Err(refused(format!("%{conversion}: expected a number, got {value}")));

@@ -65,7 +65,7 @@ impl Style {
         match value.kind() {
             ValueKind::String => self.write_string(value.as_str().unwrap_or_default(), out),
             ValueKind::None | ValueKind::Bool | ValueKind::Number => out.push_str(&scalar(value)),
-            ValueKind::Map if !python::is_namespace(value) => {
+            ValueKind::Map if python::is_dict(value) => {
                 let mut keys: Vec<Value> = value.try_iter()?.collect();
                 if self.sort_keys {
                     keys.sort();

@@ -82,6 +82,14 @@ fn stored(value: Value) -> Result<Value, Error> {
     flattened(value)
 }
 
+/// Fails for a value that holds others: where it is stored, their depth would not be limited.
+fn check_flat(value: &Value) -> Result<(), Error> {
+    match value.as_object() {
+        Some(_) => Err(refused(format!("expected text or a number, got {}", value.kind()))),
+        None => Ok(()),
+    }
+}
+
 /// Charges visited values.
 fn charge_work(parts: usize) -> Result<(), Error> {
     let left = WORK_LEFT.get().checked_sub(parts).ok_or_else(|| {
@@ -213,8 +221,14 @@ pub(super) fn install(environment: &mut Environment) {
         flattened(value)
     });
     environment.add_function(measured::TICK, || check_deadline().map(|()| false));
-    environment.add_function("cycler", |items: Rest<Value>| globals::cycler(items.0));
-    environment.add_function("joiner", globals::joiner);
+    environment.add_function("cycler", |items: Rest<Value>| {
+        items.iter().try_for_each(check_flat)?;
+        globals::cycler(items.0)
+    });
+    environment.add_function("joiner", |separator: Option<Value>| {
+        separator.iter().try_for_each(check_flat)?;
+        Ok::<_, Error>(globals::joiner(separator))
+    });
     environment.remove_global("debug");
     for name in [measured::INPUT, measured::BUILT, measured::STORED] {
         environment.add_filter(name, stored);
@@ -260,7 +274,9 @@ pub(super) fn install(environment: &mut Environment) {
         args.iter().try_for_each(charge_filter_input)?;
         match methods::call(value, method, args)? {
             Some(result) => Ok(result),
-            None => minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args),
+            None => {
+                minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
+            }
         }
     });
     // The originals remain under names that no template can contain.

@@ -19,10 +19,9 @@
 //!    checks the deadline, as do loops and macros in each iteration.
 //! 5. Comments and raw blocks are unchanged.
 //!
-//! The same pass gives operators the results of Python where the engine has others: operands of `~`
-//! become text, `'%d' % 3`, `x[3:0:-1]` and `+1` are calls of methods or left out, and a loop over
-//! `none` fails.
+//! The same pass gives operators the results of Python: see [`operators`](super::operators).
 
+use super::operators::{self, ATTRIBUTE, ENTRY, PERCENT, SLICE};
 use super::tags;
 use super::tokens::{Kind, Token, string_end, tokens};
 
@@ -46,17 +45,11 @@ pub(super) const JOINED: &str = "polydraft_joined";
 pub(super) const ESCAPED: &str = "polydraft_escaped";
 /// Filter after the list of a loop.
 pub(super) const ITERATED: &str = "polydraft_iterated";
-/// Method in place of a slice with a step.
-pub(super) const SLICE: &str = "polydraft_slice";
-/// Method in place of `%` after a string literal.
-pub(super) const PERCENT: &str = "polydraft_percent";
 /// Function that checks the deadline.
 pub(super) const TICK: &str = "polydraft_tick";
 
 /// Filters with small outputs: they read no more than a part of their input.
 const SMALL: [&str; 4] = ["length", "count", "first", "last"];
-/// Filters whose output is marked as safe.
-const SAFE: [&str; 4] = ["safe", "e", "escape", "forceescape"];
 
 /// Returns the template with the additional filters.
 pub(super) fn measured(text: &str) -> String {
@@ -133,7 +126,9 @@ fn expression_end(tag: &str, close: &str) -> usize {
 /// Text inserted at a position, or in place of the character there; the order of the variants
 /// applies to equal positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Insertion {
+pub(super) enum Insertion {
+    /// After the name of an [`Self::Attribute`].
+    EndAttribute,
     Timed,
     Input,
     Built,
@@ -142,6 +137,8 @@ enum Insertion {
     Factor,
     Spent,
     Joined,
+    /// After a product, with [`Self::OpenName`] before it.
+    JoinedProduct,
     Escaped,
     Assigned,
     Stored,
@@ -160,6 +157,9 @@ enum Insertion {
     Percent,
     /// In place of `+` without an operand before it.
     Plus,
+    /// In place of the dot of an attribute, and of the bracket of a literal key.
+    Attribute,
+    Entry,
 }
 
 impl Insertion {
@@ -184,6 +184,10 @@ impl Insertion {
             Self::SliceEnd => ([")", "", ""], 1),
             Self::Percent => ([".", PERCENT, "("], 1),
             Self::Plus => (["", "", ""], 1),
+            Self::Attribute => ([".", ATTRIBUTE, "('"], 1),
+            Self::EndAttribute => (["')", "", ""], 0),
+            Self::Entry => ([".", ENTRY, "("], 1),
+            Self::JoinedProduct => ([")|", JOINED, ""], 0),
         }
     }
 }
@@ -206,25 +210,15 @@ fn insertions(text: &str, all: &[Token], is_statement: bool) -> Vec<(usize, Inse
                     if SMALL.contains(&name) { Insertion::Timed } else { Insertion::Input };
                 filters.push((before.end, filter));
             }
-            (Kind::Open, _) => filters.extend(slice(text, all, index).into_iter().flatten()),
-            (Kind::Percent, _) => {
-                if let Some(last) = formatted(all, index) {
-                    filters.push((token.start, Insertion::Percent));
-                    filters.push((all[last].end, Insertion::Close));
-                }
-            }
-            (Kind::Sum, None) if text[token.start..].starts_with('+') => {
-                filters.push((token.start, Insertion::Plus));
-            }
             (Kind::Sum | Kind::Product, Some(before)) => {
                 let filter = match &text[token.start..token.end] {
-                    "~" => Insertion::Joined,
+                    "~" => continue,
                     "*" => Insertion::Factor,
-                    _ if is_safe_sum(text, all, index) => Insertion::Escaped,
+                    _ if operators::is_safe_sum(text, all, index) => Insertion::Escaped,
                     _ => Insertion::Spent,
                 };
                 filters.push((before.end, filter));
-                if let Some(last) = operand(all, index + 1) {
+                if let Some(last) = operators::operand(text, all, index + 1) {
                     filters.push((all[last].end, filter));
                 }
             }
@@ -233,8 +227,8 @@ fn insertions(text: &str, all: &[Token], is_statement: bool) -> Vec<(usize, Inse
     }
     if is_statement {
         filters.extend(assignment(text, all).into_iter().flatten());
-        filters.extend(iteration(text, all).into_iter().flatten());
     }
+    operators::replace(text, all, is_statement, &mut filters);
     filters.sort_unstable();
     filters.dedup();
     filters
@@ -252,7 +246,7 @@ fn is_value(text: &str, all: &[Token], index: usize) -> bool {
 }
 
 /// Iterates over the tokens from `from` on that are in no bracket.
-fn outermost(all: &[Token], from: usize) -> impl Iterator<Item = usize> {
+pub(super) fn outermost(all: &[Token], from: usize) -> impl Iterator<Item = usize> {
     let next = move |at: &usize| {
         let closes = all[*at].closed_by;
         Some(if closes < all.len() { closes } else { *at } + 1).filter(|next| *next < all.len())
@@ -274,75 +268,6 @@ fn assignment(text: &str, all: &[Token]) -> Option<[(usize, Insertion); 2]> {
     Some([(all[assign].end, Insertion::OpenName), (last.end, filter)])
 }
 
-/// Returns the insertions around the list of `{% for a in b if c recursive %}`.
-fn iteration(text: &str, all: &[Token]) -> Option<[(usize, Insertion); 2]> {
-    let word = |at: usize| &text[all[at].start..all[at].end];
-    let is_keyword = |at: usize, name: &str| all[at].kind == Kind::Keyword && word(at) == name;
-    all.first().filter(|_| word(0) == "for")?;
-    let begin = outermost(all, 1).find(|at| is_keyword(*at, "in"))?;
-    let condition = outermost(all, begin + 1).find(|at| is_keyword(*at, "if"));
-    let end = condition.unwrap_or(all.len()) - 1;
-    let end = if condition.is_none() && is_keyword(end, "recursive") { end - 1 } else { end };
-    let around = [(all[begin].end, Insertion::OpenName), (all[end].end, Insertion::Iterated)];
-    Some(around).filter(|_| begin < end)
-}
-
-/// Returns the replacements of a slice with a step, `[a:b:c]`: the engine confuses the stops 0 and
-/// none.
-fn slice(text: &str, all: &[Token], open: usize) -> Option<Vec<(usize, Insertion)>> {
-    let close = all[open].closed_by;
-    if close >= all.len() || text.as_bytes()[all[open].start] != b'[' {
-        return None;
-    }
-    let is_colon = |at: &usize| &text[all[*at].start..all[*at].end] == ":";
-    let colons: Vec<usize> = outermost(&all[..close], open + 1).filter(is_colon).collect();
-    let &[first, second] = colons.as_slice() else { return None };
-    let mut replaced = vec![(all[open].start, Insertion::SliceBegin)];
-    for (before, end, insertion) in [
-        (open, first, Insertion::SliceNext),
-        (first, second, Insertion::SliceNext),
-        (second, close, Insertion::SliceEnd),
-    ] {
-        if before + 1 == end {
-            replaced.push((all[end].start, Insertion::Missing));
-        }
-        replaced.push((all[end].start, insertion));
-    }
-    Some(replaced)
-}
-
-/// Returns the last token of the operand after a `%` that formats a string literal.
-fn formatted(all: &[Token], percent: usize) -> Option<usize> {
-    let literals = all[..percent].iter().rev().take_while(|token| token.kind == Kind::Text).count();
-    let before = (percent - literals).checked_sub(1).map(|before| all[before].kind);
-    // `2 * '%d' % 3` formats a product.
-    let is_operand = !matches!(before, Some(Kind::Product | Kind::Percent | Kind::Other));
-    (literals > 0 && is_operand).then(|| operand(all, percent + 1)).flatten()
-}
-
-/// Returns whether an operand of a sum ends with a filter that marks text as safe.
-fn is_safe_sum(text: &str, all: &[Token], index: usize) -> bool {
-    let ends_sum = |kind| matches!(kind, Kind::Comma | Kind::Assign | Kind::Keyword);
-    let mut open = 0usize;
-    let mut begin = index;
-    while let Some(before) = begin.checked_sub(1) {
-        match all[before].kind {
-            Kind::Close => open += 1,
-            Kind::Begin | Kind::Open if open == 0 => break,
-            Kind::Begin | Kind::Open => open -= 1,
-            kind if open == 0 && ends_sum(kind) => break,
-            _ => {}
-        }
-        begin = before;
-    }
-    let level = outermost(all, begin);
-    let mut level = level.take_while(|at| !ends_sum(all[*at].kind) && all[*at].kind != Kind::Close);
-    level.any(|at| {
-        let name = all.get(at + 1).map_or("", |name| &text[name.start..name.end]);
-        all[at].kind == Kind::Pipe && SAFE.contains(&name)
-    })
-}
-
 fn write_filtered(text: &str, filters: Vec<(usize, Insertion)>, out: &mut String) {
     let mut from = 0;
     for (at, insertion) in filters {
@@ -352,39 +277,6 @@ fn write_filtered(text: &str, filters: Vec<(usize, Insertion)>, out: &mut String
         from = at + replaced;
     }
     out.push_str(&text[from..]);
-}
-
-/// Returns the last token of the operand that begins at a token.
-fn operand(all: &[Token], mut index: usize) -> Option<usize> {
-    let kind = |index: usize| all.get(index).map(|token| token.kind);
-    while kind(index) == Some(Kind::Minus) {
-        index += 1;
-    }
-    let closed = |index: usize| Some(all[index].closed_by).filter(|closes| *closes < all.len());
-    let mut last = match kind(index)? {
-        Kind::Begin | Kind::Open => closed(index)?,
-        Kind::Word | Kind::Keyword => index,
-        // Adjacent strings are concatenated.
-        Kind::Text => {
-            let last = (index..).take_while(|at| kind(*at) == Some(Kind::Text)).last()?;
-            match kind(last + 1) {
-                Some(Kind::Percent) => return formatted(all, last + 1).or(Some(last)),
-                _ => last,
-            }
-        }
-        _ => return None,
-    };
-    loop {
-        last = match kind(last + 1) {
-            Some(Kind::Dot | Kind::Pipe)
-                if matches!(kind(last + 2), Some(Kind::Word | Kind::Keyword)) =>
-            {
-                last + 2
-            }
-            Some(Kind::Open) => closed(last + 1)?,
-            _ => return Some(last),
-        };
-    }
 }
 
 #[cfg(test)]
@@ -399,6 +291,11 @@ mod tests {
             .replace("|polydraft_factor", "×")
             .replace("|polydraft_built)", "¤")
             .replace("|polydraft_timed", "°")
+            .replace(")|polydraft_joined", "‡")
+            .replace("|polydraft_joined", "†")
+            .replace(".polydraft_", ".")
+            .replace(")|polydraft_iterated", "∀")
+            .replace("|polydraft_escaped", "€")
             .replace(")|polydraft_assigned", "¶")
             .replace(")|polydraft_stored", "¬")
     }

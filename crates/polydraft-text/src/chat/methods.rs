@@ -1,20 +1,28 @@
 //! Methods of Python's values, and operators that the engine lacks, as methods.
 
+use std::fmt;
+use std::sync::Arc;
+
 use minijinja::Error;
-use minijinja::value::{Value, ValueKind};
+use minijinja::value::{Object, ObjectRepr, Value, ValueKind};
 
 use super::arguments::{bound, integer, required};
-use super::limits::refused;
-use super::{formats, measured, python, strings};
+use super::limits::{charge_filter_input, refused};
+use super::operators::{ATTRIBUTE, ENTRY, METHODS, PERCENT, SLICE};
+use super::{formats, python, strings};
 
 /// Calls a method; `None` if the engine's library has it.
 pub(super) fn call(value: &Value, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
     match (method, value.kind()) {
-        (measured::SLICE, _) => strings::sliced(value, args).map(Some),
-        (measured::PERCENT, ValueKind::String) => {
+        (SLICE, _) => strings::sliced(value, args).map(Some),
+        (PERCENT, ValueKind::String) => {
             let [values] = bound(args, ["values"])?;
             let text = value.as_str().unwrap_or_default();
             Ok(Some(formats::percent(text, &required(values)?)?.into()))
+        }
+        (ATTRIBUTE | ENTRY, _) => {
+            let [name] = bound(args, ["name"])?;
+            attribute(value, &required(name)?, method == ENTRY).map(Some)
         }
         (_, ValueKind::String) => strings::call(value.as_str().unwrap_or_default(), method, args),
         ("index", ValueKind::Seq | ValueKind::Iterable) => index(value, args).map(Some),
@@ -32,6 +40,33 @@ pub(super) fn call(value: &Value, method: &str, args: &[Value]) -> Result<Option
     }
 }
 
+/// Returns the value of `value.name`, or of `value['name']`, where the name is that of a method of
+/// dictionaries.
+fn attribute(value: &Value, name: &Value, is_item: bool) -> Result<Value, Error> {
+    let item = value.get_item(name)?;
+    let method = METHODS.into_iter().find(|method| name.as_str() == Some(method));
+    match method.filter(|_| python::is_dict(value)) {
+        Some(name) if !is_item || item.is_undefined() => Ok(Value::from_object(Method(name))),
+        _ => Ok(item),
+    }
+}
+
+/// Method of a dictionary that is not called. It does not hold the dictionary: the depth of such
+/// values would not be limited.
+struct Method(&'static str);
+
+impl fmt::Debug for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<built-in method {} of dict object>", self.0)
+    }
+}
+
+impl Object for Method {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+}
+
 /// Returns the position of an item between optional bounds.
 fn index(value: &Value, args: &[Value]) -> Result<Value, Error> {
     let [item, start, stop] = bound(args, ["value", "start", "stop"])?;
@@ -45,13 +80,14 @@ fn index(value: &Value, args: &[Value]) -> Result<Value, Error> {
     let (start, stop) = (position(integer(start)?, 0), position(integer(stop)?, length));
     let found = value.try_iter()?.enumerate().take(stop).skip(start);
     let found = found.into_iter().find(|(_, other)| *other == item);
-    found.map(|(at, _)| at.into()).ok_or_else(|| {
-        refused(format!("{} is not in the list", python::repr(&item)))
-    })
+    found
+        .map(|(at, _)| at.into())
+        .ok_or_else(|| refused(format!("{} is not in the list", python::repr(&item))))
 }
 
 /// Returns a map of key and value pairs.
 pub(super) fn from_pairs(pairs: &Value) -> Result<Value, Error> {
+    charge_filter_input(pairs)?;
     let mut all = Vec::new();
     for pair in pairs.try_iter()? {
         let both: Vec<Value> = pair.try_iter()?.take(3).collect();

@@ -23,9 +23,16 @@ pub(super) fn is_float(value: &Value) -> bool {
     value.kind() == ValueKind::Number && !value.is_integer()
 }
 
-/// Returns whether a value is a namespace, which the engine treats as a map.
-pub(super) fn is_namespace(value: &Value) -> bool {
-    value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"))
+/// Returns whether a value is a dictionary. The engine treats namespaces, macros and loops as maps
+/// too.
+pub(super) fn is_dict(value: &Value) -> bool {
+    value.kind() == ValueKind::Map && !is_engines(value)
+}
+
+/// Returns whether a value is one of the engine's own objects: they have no public types.
+pub(super) fn is_engines(value: &Value) -> bool {
+    let name = value.as_object().map_or("", |object| object.type_name());
+    name.ends_with("::Namespace") || name.ends_with("::Macro") || name.ends_with("::Loop")
 }
 
 /// Returns the shortest digits of a number that read back as the same number, with an exponent
@@ -55,7 +62,11 @@ fn write_repr(value: &Value, out: &mut String) {
             out.push_str(&float(f64::try_from(value.clone()).unwrap_or(f64::NAN)));
         }
         ValueKind::Map => {
-            let is_namespace = is_namespace(value);
+            let is_namespace = is_engines(value);
+            // Macros and loops have a text of their own.
+            if is_namespace && value.to_string().starts_with('<') {
+                return out.push_str(&value.to_string());
+            }
             out.push_str(if is_namespace { "<Namespace {" } else { "{" });
             for (index, key) in value.try_iter().into_iter().flatten().enumerate() {
                 out.push_str(if index > 0 { ", " } else { "" });

@@ -89,10 +89,7 @@ pub(super) fn call(text: &str, method: &str, args: &[Value]) -> Result<Option<Va
             };
             all_are(text, is_digit).into()
         }
-        "istitle" => {
-            let is_cased = text.chars().any(char::is_alphabetic);
-            (is_cased && title(text) == text).into()
-        }
+        "istitle" => (text.chars().any(is_cased) && title(text) == text).into(),
         "isidentifier" => {
             let starts = text.starts_with(|c: char| c.is_alphabetic() || c == '_');
             (starts && all_are(text, |c| c.is_alphanumeric() || c == '_')).into()
@@ -111,7 +108,11 @@ fn check_separator(separator: &str) -> Result<(), Error> {
     if separator.is_empty() { Err(refused("empty separator".to_owned())) } else { Ok(()) }
 }
 
-/// Capitalises each word; any character other than a letter ends one.
+fn is_cased(c: char) -> bool {
+    c.is_uppercase() || c.is_lowercase()
+}
+
+/// Capitalises each word; any character without case ends one.
 fn title(text: &str) -> String {
     let mut is_inside = false;
     let mut out = String::with_capacity(text.len());
@@ -120,7 +121,7 @@ fn title(text: &str) -> String {
             true => out.extend(c.to_lowercase()),
             false => out.extend(c.to_uppercase()),
         }
-        is_inside = c.is_alphabetic();
+        is_inside = is_cased(c);
     }
     out
 }
@@ -167,7 +168,7 @@ fn parts(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
                 all.push(&rest[after..]);
                 rest = rest[..at].trim_end_matches(set);
             }
-            all.extend(Some(rest.trim_start_matches(set)).filter(|rest| !rest.is_empty()));
+            all.extend(Some(rest).filter(|rest| !rest.is_empty()));
             all
         }
         ("split", Some(separator)) => {
@@ -235,9 +236,9 @@ fn search(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
             }))
         };
         let found = match needle.is_tuple() {
-            true => needle.try_iter()?.try_fold(false, |found, affix| {
-                Ok::<_, Error>(matches(&affix)? || found)
-            })?,
+            true => needle
+                .try_iter()?
+                .try_fold(false, |found, affix| Ok::<_, Error>(matches(&affix)? || found))?,
             false => matches(&needle)?,
         };
         return Ok(found.into());
@@ -247,7 +248,8 @@ fn search(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
         return Ok(section.map_or(0, |section| section.matches(&needle).count()).into());
     }
     let found = section.and_then(|section| {
-        let at = if method.starts_with('r') { section.rfind(&needle) } else { section.find(&needle) };
+        let at =
+            if method.starts_with('r') { section.rfind(&needle) } else { section.find(&needle) };
         at.map(|at| start + section[..at].chars().count())
     });
     match found {

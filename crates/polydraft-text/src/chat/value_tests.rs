@@ -10,11 +10,10 @@ pub(super) fn install(environment: &mut Environment) {
     environment.add_test("iterable", is_iterable);
     // Python's test asks for a length and for items: strings and dictionaries have both.
     environment.add_test("sequence", is_iterable);
-    environment.add_test("mapping", |value: Value| {
-        value.kind() == ValueKind::Map && !python::is_namespace(&value)
-    });
+    environment.add_test("mapping", |value: Value| python::is_dict(&value));
     environment.add_test("callable", |value: Value| {
-        matches!(value.kind(), ValueKind::Plain | ValueKind::Undefined)
+        let is_macro = value.as_object().is_some_and(|it| it.type_name().ends_with("::Macro"));
+        is_macro || matches!(value.kind(), ValueKind::Plain | ValueKind::Undefined)
     });
     environment.add_test("lower", |value: Value| {
         let text = python::text(&value);
@@ -32,7 +31,6 @@ pub(super) fn install(environment: &mut Environment) {
 fn is_iterable(value: Value) -> bool {
     match value.kind() {
         ValueKind::String | ValueKind::Seq | ValueKind::Iterable | ValueKind::Undefined => true,
-        ValueKind::Map => !python::is_namespace(&value),
-        _ => false,
+        _ => python::is_dict(&value),
     }
 }
