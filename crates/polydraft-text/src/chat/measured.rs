@@ -291,7 +291,6 @@ mod tests {
             .replace("|polydraft_factor", "×")
             .replace("|polydraft_built)", "¤")
             .replace("|polydraft_timed", "°")
-            .replace(")|polydraft_joined", "‡")
             .replace("|polydraft_joined", "†")
             .replace(".polydraft_", ".")
             .replace(")|polydraft_iterated", "∀")
@@ -303,8 +302,8 @@ mod tests {
     #[test]
     fn inserts_filters_after_operands_and_around_literals() {
         for (text, expected) in [
-            ("a ~ b {{ a ~ b }} c + d", "a ~ b {{ a§ ~ b§ }} c + d"),
-            ("{{ a.b['~'](1) ~ '}}' ~ c|upper }}", "{{ a.b['~'](1)§ ~ '}}'§ ~ cµ|upper§ }}"),
+            ("a ~ b {{ a ~ b }} c + d", "a ~ b {{ a† ~ b† }} c + d"),
+            ("{{ a.b['~'](1) ~ '}}' ~ c|upper }}", "{{ a.b['~'](1)† ~ '}}'† ~ cµ|upper† }}"),
             ("{{- (a + b) * 3 -}}", "{{- (a§ + b§)× * 3× -}}"),
             (
                 "{%- set x = -1 + -y if z else f(*w) -%}",
@@ -316,28 +315,28 @@ mod tests {
             ),
             (
                 "{% for m in messages + [{'a': [1]}] %}",
-                "{% for m in messages§ + ([({'a': ([1]¤}¤]¤§ %}⏲%}",
+                "{% for m in( messages§ + ([({'a': ([1]¤}¤]¤§∀ %}⏲%}",
             ),
             (
                 "{{ 2 ** 3 }}{{ x[0] }}{{ [x][0] ~ é }}",
-                "{{ 2 ** 3 }}{{ x[0] }}{{ ([x]¤[0]§ ~ é§ }}",
+                "{{ 2 ** 3 }}{{ x[0] }}{{ ([x]¤[0]† ~ é† }}",
             ),
-            ("{%- for x in y|list -%} z", "{%- for x in yµ|list -%}⏲-%} z"),
+            ("{%- for x in y|list -%} z", "{%- for x in( yµ|list∀ -%}⏲-%} z"),
             (
                 "{{ a\x0c~ b }}{{ 1. ~ a }}{{ 1.5e+3 + 1 }}",
-                "{{ a§\x0c~ b§ }}{{ 1.§ ~ a§ }}{{ 1.5e+3§ + 1§ }}",
+                "{{ a†\x0c~ b† }}{{ 1.† ~ a† }}{{ 1.5e+3§ + 1§ }}",
             ),
             (
                 "{{ call ~ if|upper }}{{ a.in[0] * block }}",
-                "{{ call§ ~ ifµ|upper§ }}{{ a.in[0]× * block× }}",
+                "{{ call† ~ ifµ|upper† }}{{ a.in[0]× * block× }}",
             ),
             ("{{ call['x'] }}{% do f(x in [1]) %}", "{{ call['x'] }}{% do f(x in ([1]¤) %}"),
             (
                 "{% if not ['x'] and a == not[0] ~ not %}",
-                "{% if not (['x']¤ and a == not[0]§ ~ not§ %}",
+                "{% if not (['x']¤ and a == not[0]† ~ not† %}",
             ),
             ("{{ x is eq [1] }}{{ x not in [y] }}", "{{ x is eq ([1]¤ }}{{ x not in ([y]¤ }}"),
-            ("{% for (a, b) in (c, d) %}", "{% for (a, b) in ((c, d)¤ %}⏲%}"),
+            ("{% for (a, b) in (c, d) %}", "{% for (a, b) in( ((c, d)¤∀ %}⏲%}"),
             (
                 "{% call(a, b) f((c)) %}{{ f(a, b=(1,)) }}",
                 "{% call(a, b) f((c)) %}{{ f(a, b=((1,)¤) }}",
@@ -356,9 +355,21 @@ mod tests {
             ),
             (
                 "{% raw %}{% ' %}{% endraw %}{{ a ~ b }}",
-                "{% raw %}{% ' %}{% endraw %}{{ a§ ~ b§ }}",
+                "{% raw %}{% ' %}{% endraw %}{{ a† ~ b† }}",
             ),
-            ("{#}{{ ' #}{{ a ~ b }}", "{#}{{ ' #}{{ a§ ~ b§ }}"),
+            ("{#}{{ ' #}{{ a ~ b }}", "{#}{{ ' #}{{ a† ~ b† }}"),
+            ("{{ 2 * a ~ -b / 3 ~ c }}", "{{ (2× * a×)† ~ (-b / 3)† ~ c† }}"),
+            ("{{ a == b * 2 ~ c }}", "{{ a == (b× * 2×)† ~ c† }}"),
+            ("{{ '%s' % a.b ~ c % 2 }}", "{{ ('%s' .percent( a.b))† ~ (c % 2)† }}"),
+            ("{{ a[1::-1] }}{{ a[:] }}", "{{ a.slice(1,none,-1) }}{{ a[:] }}"),
+            ("{{ +a + +1 }}", "{{ a§ + 1 }}"),
+            ("{{ a|safe + b }}{{ [c|e] + d }}", "{{ aµ|safe€ + b€ }}{{ ([cµ|e]¤§ + d§ }}"),
+            ("{{ a.items.b['keys'] }}", "{{ a.attribute('items').b.entry('keys') }}"),
+            ("{{ a.items() }}{% set a.keys = b %}", "{{ a.items() }}{% set a.keys =( b¬ %}"),
+            (
+                "{% for a in b if c %}{% for a in b recursive %}",
+                "{% for a in( b∀ if c %}⏲%}{% for a in( b∀ recursive %}⏲%}",
+            ),
             ("{% endif %é}", "{% endif %é}"),
             ("{{ a }▁}", "{{ a }▁}"),
             ("{{ a ~", "{{ a ~"),

@@ -39,7 +39,11 @@ pub(super) fn replace(
     replaced: &mut Vec<(usize, Insertion)>,
 ) {
     let word = |token: &Token| &text[token.start..token.end];
-    let is_set = is_statement && all.first().is_some_and(|first| word(first) == "set");
+    // Attributes of a namespace that are assigned to.
+    let assigned = match all.first().filter(|first| is_statement && word(first) == "set") {
+        Some(_) => outermost(all, 1).find(|at| all[*at].kind == Kind::Assign).unwrap_or(all.len()),
+        None => 0,
+    };
     for (index, token) in all.iter().enumerate() {
         let is_after_operand = index.checked_sub(1).is_some_and(|at| all[at].ends_operand());
         match token.kind {
@@ -47,7 +51,7 @@ pub(super) fn replace(
                 replaced.extend(slice(text, all, index).into_iter().flatten());
                 replaced.extend(entry(text, all, index).into_iter().flatten());
             }
-            Kind::Dot if !is_set => {
+            Kind::Dot if index >= assigned => {
                 let name = all.get(index + 1).filter(|name| METHODS.contains(&word(name)));
                 let is_called =
                     all.get(index + 2).is_some_and(|next| text[next.start..].starts_with('('));
