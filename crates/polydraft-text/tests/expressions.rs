@@ -1,5 +1,5 @@
-//! Expressions of chat templates compared with the output of transformers: fixtures/expressions.json,
-//! whose values make_text.py writes.
+//! Expressions of chat templates compared with the output of transformers:
+//! fixtures/expressions.json, whose values make_text.py writes.
 
 use std::fs;
 use std::path::Path;

@@ -6,7 +6,7 @@ use minijinja::{Error, ErrorKind};
 use super::limits::refused;
 
 /// Returns the arguments of a call by the names of its parameters; `None` if missing.
-pub(super) fn bound<const N: usize>(
+pub(super) fn bind<const N: usize>(
     args: &[Value],
     names: [&str; N],
 ) -> Result<[Option<Value>; N], Error> {

@@ -4,13 +4,13 @@ use minijinja::value::{Kwargs, Rest, Tuple, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, State, filters};
 use minijinja_contrib::filters as contributed;
 
-use super::arguments::{bound, flag, integer, required, split, string};
+use super::arguments::{bind, flag, integer, required, split, string};
 use super::limits::{charge_filter_input, charge_output, check_width, refused};
 use super::{formats, json, python, strings};
 
 type Filter = fn(&mut State, &Value, &[Value]) -> Result<Value, Error>;
 
-const FILTERS: [(&str, Filter); 29] = [
+const FILTERS: [(&str, Filter); 36] = [
     ("abs", |_, value, _| match bool::try_from(value.clone()) {
         Ok(flag) => Ok(i64::from(flag).into()),
         Err(_) => filters::abs(value.clone()),
@@ -18,10 +18,15 @@ const FILTERS: [(&str, Filter); 29] = [
     // Attributes of Python's dictionaries are methods, not entries.
     ("attr", |_, value, args| match python::is_dict(value) {
         true => Ok(Value::UNDEFINED),
-        false => filters::attr(value, &required(bound(args, ["name"])?[0].clone())?),
+        false => filters::attr(value, &required(bind(args, ["name"])?[0].clone())?),
+    }),
+    ("capitalize", |_, value, _| {
+        let text = python::text(value);
+        let rest = text.chars().next().map_or(0, char::len_utf8);
+        Ok(with_safety(value, text[..rest].to_uppercase() + &text[rest..].to_lowercase()))
     }),
     ("center", |_, value, args| {
-        let [width] = bound(args, ["width"])?;
+        let [width] = bind(args, ["width"])?;
         let width = width.unwrap_or_else(|| 80.into());
         method(&python::text(value), "center", &[width])
     }),
@@ -32,9 +37,13 @@ const FILTERS: [(&str, Filter); 29] = [
     ("e", |_, value, _| Ok(escape(value))),
     ("escape", |_, value, _| Ok(escape(value))),
     ("filesizeformat", |_, value, args| {
-        let [binary] = bound(args, ["binary"])?;
+        let [binary] = bind(args, ["binary"])?;
         let bytes = f64::try_from(value.clone())?;
         Ok(contributed::filesizeformat(bytes, Some(flag(&binary))).into())
+    }),
+    ("first", |_, value, _| match value.is_undefined() {
+        true => Ok(Value::UNDEFINED),
+        false => filters::first(value),
     }),
     ("float", |_, value, args| float(value, args)),
     ("forceescape", |_, value, _| Ok(Value::from_safe_string(python::html(&python::text(value))))),
@@ -50,11 +59,16 @@ const FILTERS: [(&str, Filter); 29] = [
         _ => filters::items(value),
     }),
     ("join", |_, value, args| join(value, args)),
+    ("last", |_, value, _| match value.is_undefined() {
+        true => Ok(Value::UNDEFINED),
+        false => filters::last(value.clone()),
+    }),
     ("length", |_, value, args| length(value, args)),
     ("list", |_, value, _| items(value).map(Value::from)),
+    ("lower", |_, value, _| Ok(with_safety(value, python::text(value).to_lowercase()))),
     ("pprint", |_, value, _| Ok(python::repr(value).into())),
     ("replace", |_, value, args| {
-        let [old, new, count] = bound(args, ["old", "new", "count"])?;
+        let [old, new, count] = bind(args, ["old", "new", "count"])?;
         let [old, new] = [required(old)?, required(new)?].map(|value| python::text(&value));
         let replaced = strings::replaced(&python::text(value), &old, &new, integer(count)?)?;
         Ok(with_safety(value, replaced))
@@ -63,6 +77,7 @@ const FILTERS: [(&str, Filter); 29] = [
         true => items(value)?.into_iter().collect::<Value>().reverse(),
         false => value.reverse(),
     }),
+    ("safe", |_, value, _| Ok(Value::from_safe_string(python::text(value)))),
     ("sort", |state, value, args| {
         let named = named(args, ["reverse", "case_sensitive", "attribute"])?;
         let sorted = filters::sort(state, value.clone(), named)?;
@@ -79,9 +94,10 @@ const FILTERS: [(&str, Filter); 29] = [
         Ok(if value.is_safe() { value.clone() } else { python::text(value).into() })
     }),
     ("striptags", |_, value, _| Ok(contributed::striptags(python::text(value)).into())),
+    ("title", |_, value, _| Ok(with_safety(value, filters::title(python::text(value).into())))),
     ("tojson", |_, value, args| Ok(json::Style::from_arguments(args)?.text(value)?.into())),
     ("trim", |_, value, args| {
-        let [chars] = bound(args, ["chars"])?;
+        let [chars] = bind(args, ["chars"])?;
         let chars: Vec<Value> = chars.into_iter().collect();
         let trimmed = method(&python::text(value), "strip", &chars)?;
         Ok(with_safety(value, python::text(&trimmed)))
@@ -90,6 +106,7 @@ const FILTERS: [(&str, Filter); 29] = [
     ("unique", |state, value, args| {
         filters::unique(state, value.clone(), named(args, ["case_sensitive", "attribute"])?)
     }),
+    ("upper", |_, value, _| Ok(with_safety(value, python::text(value).to_uppercase()))),
 ];
 
 /// Adds the filters, and removes the engine's that Jinja2 lacks.
@@ -116,7 +133,7 @@ pub(super) fn install(environment: &mut Environment) {
 
 /// Returns the arguments by name, for the engine's filters that take no others.
 fn named<const N: usize>(args: &[Value], names: [&str; N]) -> Result<Kwargs, Error> {
-    let all = bound(args, names)?;
+    let all = bind(args, names)?;
     let given = names.into_iter().zip(all).filter_map(|(name, value)| Some((name, value?)));
     Ok(given.collect())
 }
@@ -153,7 +170,7 @@ pub(super) fn items(value: &Value) -> Result<Vec<Value>, Error> {
 }
 
 fn length(value: &Value, args: &[Value]) -> Result<Value, Error> {
-    bound(args, [])?;
+    bind(args, [])?;
     match value.is_undefined() {
         true => Ok(0.into()),
         false => filters::length(value).map(Value::from),
@@ -161,13 +178,13 @@ fn length(value: &Value, args: &[Value]) -> Result<Value, Error> {
 }
 
 fn default(value: &Value, args: &[Value]) -> Result<Value, Error> {
-    let [default, boolean] = bound(args, ["default_value", "boolean"])?;
+    let [default, boolean] = bind(args, ["default_value", "boolean"])?;
     let is_missing = value.is_undefined() || (flag(&boolean) && !value.is_true());
     Ok(if is_missing { default.unwrap_or_else(|| "".into()) } else { value.clone() })
 }
 
 fn dictsort(value: &Value, args: &[Value]) -> Result<Value, Error> {
-    let [case_sensitive, by, reverse] = bound(args, ["case_sensitive", "by", "reverse"])?;
+    let [case_sensitive, by, reverse] = bind(args, ["case_sensitive", "by", "reverse"])?;
     let by = match string(by, "key")?.as_str() {
         "key" => 0,
         "value" => 1,
@@ -194,7 +211,7 @@ fn dictsort(value: &Value, args: &[Value]) -> Result<Value, Error> {
 }
 
 fn float(value: &Value, args: &[Value]) -> Result<Value, Error> {
-    let [default] = bound(args, ["default"])?;
+    let [default] = bind(args, ["default"])?;
     let number = match value.kind() {
         ValueKind::Undefined => return Err(refused("float: the value is undefined".to_owned())),
         ValueKind::String => parsed_float(value.as_str().unwrap_or_default()),
@@ -216,7 +233,7 @@ fn plain_digits(text: &str) -> Option<String> {
 }
 
 fn int(value: &Value, args: &[Value]) -> Result<Value, Error> {
-    let [default, base] = bound(args, ["default", "base"])?;
+    let [default, base] = bind(args, ["default", "base"])?;
     let base = integer(base)?.unwrap_or(10);
     let truncated = |number: f64| match number.abs() < 1e38 || number.is_nan() {
         true => Ok(Value::from(number.trunc() as i128)),
@@ -259,8 +276,9 @@ fn parsed_int(text: &str, base: i64) -> Option<i128> {
 }
 
 fn join(value: &Value, args: &[Value]) -> Result<Value, Error> {
-    let [separator, attribute] = bound(args, ["d", "attribute"])?;
+    let [separator, attribute] = bind(args, ["d", "attribute"])?;
     let separator = separator.map(|value| python::text(&value)).unwrap_or_default();
+    let attribute = attribute.filter(|attribute| !attribute.is_none());
     let mut out = String::new();
     for (index, item) in items(value)?.into_iter().enumerate() {
         let item = match &attribute {
@@ -287,7 +305,7 @@ fn path_of(value: &Value, path: &Value) -> Result<Value, Error> {
 }
 
 fn indent(value: &Value, args: &[Value]) -> Result<Value, Error> {
-    let [width, first, blank] = bound(args, ["width", "first", "blank"])?;
+    let [width, first, blank] = bind(args, ["width", "first", "blank"])?;
     let indentation = match width {
         Some(text) if text.as_str().is_some() => python::text(&text),
         width => {
@@ -311,7 +329,7 @@ fn indent(value: &Value, args: &[Value]) -> Result<Value, Error> {
 }
 
 fn truncate(value: &Value, args: &[Value]) -> Result<Value, Error> {
-    let [length, killwords, end, leeway] = bound(args, ["length", "killwords", "end", "leeway"])?;
+    let [length, killwords, end, leeway] = bind(args, ["length", "killwords", "end", "leeway"])?;
     let end = string(end, "...")?;
     let number = |value, default| -> Result<usize, Error> {
         let number = integer(value)?.unwrap_or(default);
@@ -319,12 +337,12 @@ fn truncate(value: &Value, args: &[Value]) -> Result<Value, Error> {
     };
     let (length, leeway) = (number(length, 255)?, number(leeway, 5)?);
     let text = python::text(value);
-    let kept = length.checked_sub(end.chars().count());
-    let kept = kept.ok_or_else(|| refused(format!("truncate: expected {end:?} to fit")))?;
+    let limit = length.checked_sub(end.chars().count());
+    let limit = limit.ok_or_else(|| refused(format!("truncate: expected {end:?} to fit")))?;
     if text.chars().count() <= length.saturating_add(leeway) {
         return Ok(value.clone());
     }
-    let cut: String = text.chars().take(kept).collect();
+    let cut: String = text.chars().take(limit).collect();
     let cut = match cut.rsplit_once(' ') {
         Some((words, _)) if !flag(&killwords) => words,
         _ => &cut,

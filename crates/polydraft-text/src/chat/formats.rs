@@ -17,9 +17,9 @@ pub(super) fn percent(text: &str, values: &Value) -> Result<String, Error> {
         true => values.try_iter()?.collect(),
         false => vec![values.clone()],
     };
-    let mut rest_values = all.iter();
+    let mut remaining = all.iter();
     let mut next =
-        || rest_values.next().ok_or_else(|| refused("not enough arguments for format".to_owned()));
+        || remaining.next().ok_or_else(|| refused("not enough arguments for format".to_owned()));
     let (mut out, mut rest) = (String::new(), text);
     while let Some((before, field)) = rest.split_once('%') {
         out.push_str(before);
@@ -81,7 +81,7 @@ pub(super) fn percent(text: &str, values: &Value) -> Result<String, Error> {
             }
             'd' | 'i' | 'u' | 'x' | 'X' | 'o' | 'c' | 'e' | 'E' | 'f' | 'F' | 'g' | 'G' => {
                 let (conversion, value) = match conversion {
-                    'd' | 'i' | 'u' => ('d', whole(&value)?),
+                    'd' | 'i' | 'u' => ('d', truncated(&value)?),
                     'c' | 'x' | 'X' | 'o' => (conversion, value),
                     other => match f64::try_from(value.clone()) {
                         Ok(number) => (other, number.into()),
@@ -108,7 +108,8 @@ pub(super) fn percent(text: &str, values: &Value) -> Result<String, Error> {
             false => out.extend([fill, precise]),
         }
     }
-    if rest_values.next().is_some() && (values.is_tuple() || !is_container(values)) {
+    let is_mapping = is_container(values) || values.is_undefined();
+    if remaining.next().is_some() && (values.is_tuple() || !is_mapping) {
         return Err(refused("not all arguments converted during string formatting".to_owned()));
     }
     Ok(out + rest)
@@ -119,7 +120,7 @@ fn is_container(value: &Value) -> bool {
 }
 
 /// Truncates a number.
-fn whole(value: &Value) -> Result<Value, Error> {
+fn truncated(value: &Value) -> Result<Value, Error> {
     match f64::try_from(value.clone()) {
         Ok(number) if python::is_float(value) => Ok(Value::from(number.trunc() as i128)),
         _ => match bool::try_from(value.clone()) {

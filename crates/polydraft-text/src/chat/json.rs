@@ -4,7 +4,7 @@
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
-use super::arguments::{bound, flag, integer};
+use super::arguments::{bind, flag, integer};
 use super::limits::{charge_output, check_width};
 use super::python;
 
@@ -24,7 +24,7 @@ impl Style {
     /// Parses the arguments of a call.
     pub(super) fn from_arguments(args: &[Value]) -> Result<Self, Error> {
         let names = ["ensure_ascii", "indent", "separators", "sort_keys"];
-        let [ensure_ascii, indent, separators, sort_keys] = bound(args, names)?;
+        let [ensure_ascii, indent, separators, sort_keys] = bind(args, names)?;
         let indent = match indent.filter(|indent| !indent.is_none()) {
             None => None,
             Some(indent) => Some(match (indent.as_str(), integer(Some(indent.clone()))) {

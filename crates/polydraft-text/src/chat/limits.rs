@@ -191,6 +191,25 @@ impl io::Write for Bounded {
     }
 }
 
+/// Charges an operand of a product.
+fn factor(value: Value) -> Result<Value, Error> {
+    let (mut large, mut text) = FACTORS.get();
+    match value.kind() {
+        ValueKind::Number => large |= value.as_usize().is_some_and(|n| n > MAX_REPEAT),
+        _ => {
+            text = true;
+            charge_output(text_size(&value, 0)?.saturating_mul(MAX_REPEAT))?;
+        }
+    }
+    FACTORS.set((large, text));
+    if large && text {
+        return Err(refused(format!(
+            "expected a string or a list repeated at most {MAX_REPEAT} times, got more"
+        )));
+    }
+    flattened(value)
+}
+
 /// Replaces or wraps filters, methods and functions whose output may be much larger than their
 /// input.
 pub(super) fn install(environment: &mut Environment) {
@@ -252,22 +271,11 @@ pub(super) fn install(environment: &mut Environment) {
         }
         stored(functions::namespace(parts)?)
     });
-    environment.add_filter(measured::FACTOR, |value: Value| {
-        let (mut large, mut text) = FACTORS.get();
-        match value.kind() {
-            ValueKind::Number => large |= value.as_usize().is_some_and(|n| n > MAX_REPEAT),
-            _ => {
-                text = true;
-                charge_output(text_size(&value, 0)?.saturating_mul(MAX_REPEAT))?;
-            }
-        }
-        FACTORS.set((large, text));
-        if large && text {
-            return Err(refused(format!(
-                "expected a string or a list repeated at most {MAX_REPEAT} times, got more"
-            )));
-        }
-        flattened(value)
+    environment.add_filter(measured::FACTOR, factor);
+    // Python repeats a string less than zero times as zero times.
+    environment.add_filter(measured::COUNT, |value: Value| {
+        let value = factor(value)?;
+        Ok::<_, Error>(if value.as_i64().is_some_and(|n| n < 0) { 0.into() } else { value })
     });
     environment.set_unknown_method_callback(|state, value, method, args| {
         charge_filter_input(value)?;

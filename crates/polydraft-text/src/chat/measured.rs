@@ -29,6 +29,8 @@ use super::tokens::{Kind, Token, string_end, tokens};
 pub(super) const SPENT: &str = "polydraft_spent";
 /// Filter after operands of `*`.
 pub(super) const FACTOR: &str = "polydraft_factor";
+/// Filter after an operand of `*` next to a string literal.
+pub(super) const COUNT: &str = "polydraft_count";
 /// Filter after literal lists and objects.
 pub(super) const BUILT: &str = "polydraft_built";
 /// Filter before filters.
@@ -135,6 +137,7 @@ pub(super) enum Insertion {
     /// After the operand of [`Self::Percent`].
     Close,
     Factor,
+    Count,
     Spent,
     Joined,
     /// After a product, with [`Self::OpenName`] before it.
@@ -171,6 +174,7 @@ impl Insertion {
             Self::Timed => (["|", TIMED, ""], 0),
             Self::Input => (["|", INPUT, ""], 0),
             Self::Factor => (["|", FACTOR, ""], 0),
+            Self::Count => (["|", COUNT, ""], 0),
             Self::Spent => (["|", SPENT, ""], 0),
             Self::Joined => (["|", JOINED, ""], 0),
             Self::Escaped => (["|", ESCAPED, ""], 0),
@@ -213,13 +217,19 @@ fn insertions(text: &str, all: &[Token], is_statement: bool) -> Vec<(usize, Inse
             (Kind::Sum | Kind::Product, Some(before)) => {
                 let filter = match &text[token.start..token.end] {
                     "~" => continue,
+                    "+" if operators::is_sign(text, all, index) => continue,
                     "*" => Insertion::Factor,
                     _ if operators::is_safe_sum(text, all, index) => Insertion::Escaped,
                     _ => Insertion::Spent,
                 };
-                filters.push((before.end, filter));
+                // Next to a literal, the other operand is a number.
+                let beside = |other: Option<&Token>| match other.map(|other| other.kind) {
+                    Some(Kind::Text) if filter == Insertion::Factor => Insertion::Count,
+                    _ => filter,
+                };
+                filters.push((before.end, beside(all.get(index + 1))));
                 if let Some(last) = operators::operand(text, all, index + 1) {
-                    filters.push((all[last].end, filter));
+                    filters.push((all[last].end, beside(Some(before))));
                 }
             }
             _ => {}
@@ -362,7 +372,7 @@ mod tests {
             ("{{ a == b * 2 ~ c }}", "{{ a == (b× * 2×)† ~ c† }}"),
             ("{{ '%s' % a.b ~ c % 2 }}", "{{ ('%s' .percent( a.b))† ~ (c % 2)† }}"),
             ("{{ a[1::-1] }}{{ a[:] }}", "{{ a.slice(1,none,-1) }}{{ a[:] }}"),
-            ("{{ +a + +1 }}", "{{ a§ + 1 }}"),
+            ("{{ +a + +1 }}", "{{ a§ + 1§ }}"),
             ("{{ a|safe + b }}{{ [c|e] + d }}", "{{ aµ|safe€ + b€ }}{{ ([cµ|e]¤§ + d§ }}"),
             ("{{ a.items.b['keys'] }}", "{{ a.attribute('items').b.entry('keys') }}"),
             ("{{ a.items() }}{% set a.keys = b %}", "{{ a.items() }}{% set a.keys =( b¬ %}"),

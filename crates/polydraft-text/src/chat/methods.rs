@@ -6,7 +6,7 @@ use std::sync::Arc;
 use minijinja::Error;
 use minijinja::value::{Object, ObjectRepr, Value, ValueKind};
 
-use super::arguments::{bound, integer, required};
+use super::arguments::{bind, integer, required};
 use super::limits::{charge_filter_input, refused};
 use super::operators::{ATTRIBUTE, ENTRY, METHODS, PERCENT, SLICE};
 use super::{formats, python, strings};
@@ -16,22 +16,22 @@ pub(super) fn call(value: &Value, method: &str, args: &[Value]) -> Result<Option
     match (method, value.kind()) {
         (SLICE, _) => strings::sliced(value, args).map(Some),
         (PERCENT, ValueKind::String) => {
-            let [values] = bound(args, ["values"])?;
+            let [values] = bind(args, ["values"])?;
             let text = value.as_str().unwrap_or_default();
             Ok(Some(formats::percent(text, &required(values)?)?.into()))
         }
         (ATTRIBUTE | ENTRY, _) => {
-            let [name] = bound(args, ["name"])?;
+            let [name] = bind(args, ["name"])?;
             attribute(value, &required(name)?, method == ENTRY).map(Some)
         }
         (_, ValueKind::String) => strings::call(value.as_str().unwrap_or_default(), method, args),
         ("index", ValueKind::Seq | ValueKind::Iterable) => index(value, args).map(Some),
         ("count", ValueKind::Seq | ValueKind::Iterable) => {
-            let [item] = bound(args, ["value"])?;
+            let [item] = bind(args, ["value"])?;
             let item = required(item)?;
             Ok(Some(value.try_iter()?.filter(|other| *other == item).count().into()))
         }
-        ("copy", ValueKind::Seq | ValueKind::Map) => bound(args, []).map(|[]| Some(value.clone())),
+        ("copy", ValueKind::Seq | ValueKind::Map) => bind(args, []).map(|[]| Some(value.clone())),
         ("is_integer", ValueKind::Number) => {
             let is_whole = f64::try_from(value.clone()).is_ok_and(|number| number.fract() == 0.0);
             Ok(Some((value.is_integer() || is_whole).into()))
@@ -69,7 +69,7 @@ impl Object for Method {
 
 /// Returns the position of an item between optional bounds.
 fn index(value: &Value, args: &[Value]) -> Result<Value, Error> {
-    let [item, start, stop] = bound(args, ["value", "start", "stop"])?;
+    let [item, start, stop] = bind(args, ["value", "start", "stop"])?;
     let item = required(item)?;
     let length = value.len().unwrap_or(0);
     let position = |at: Option<i64>, default| match at {

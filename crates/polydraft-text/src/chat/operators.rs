@@ -6,8 +6,8 @@
 //!
 //! 1. Operands of `~` get a filter that converts them to text, because the engine writes numbers
 //!    differently.
-//! 2. `'%d' % 3` and `x[3:0:-1]` become calls of methods; a `+` without an operand before it is left
-//!    out.
+//! 2. `'%d' % 3` and `x[3:0:-1]` become calls of methods; a `+` without an operand before it is
+//!    removed.
 //! 3. `x.items` and `x['items']` become calls too: in Python, dictionaries have methods under such
 //!    names.
 //! 4. A sum with a text that is marked as safe escapes its other operands.
@@ -25,8 +25,8 @@ pub(super) const ATTRIBUTE: &str = "polydraft_attribute";
 /// Method in place of an item whose key is in [`METHODS`].
 pub(super) const ENTRY: &str = "polydraft_entry";
 
-/// Methods of Python's dictionaries that may be keys of a tool's parameters; a template may not call
-/// those that change a dictionary.
+/// Methods of Python's dictionaries that may be keys of a tool's parameters. Those that change a
+/// dictionary are not allowed in templates.
 pub(super) const METHODS: [&str; 5] = ["items", "keys", "values", "get", "copy"];
 /// Filters whose output is marked as safe.
 const SAFE: [&str; 4] = ["safe", "e", "escape", "forceescape"];
@@ -45,7 +45,8 @@ pub(super) fn replace(
         None => 0,
     };
     for (index, token) in all.iter().enumerate() {
-        let is_after_operand = index.checked_sub(1).is_some_and(|at| all[at].ends_operand());
+        let before = index.checked_sub(1).map(|at| &all[at]);
+        let is_after_operand = before.is_some_and(|before| before.ends_operand());
         match token.kind {
             Kind::Open => {
                 replaced.extend(slice(text, all, index).into_iter().flatten());
@@ -66,7 +67,7 @@ pub(super) fn replace(
                     replaced.push((all[last].end, Insertion::Close));
                 }
             }
-            Kind::Sum if word(token) == "+" && !is_after_operand => {
+            Kind::Sum if is_sign(text, all, index) => {
                 replaced.push((token.start, Insertion::Plus));
             }
             Kind::Sum if word(token) == "~" && is_after_operand => {
@@ -84,6 +85,13 @@ pub(super) fn replace(
     }
 }
 
+/// Returns whether a token is a `+` without an operand before it.
+pub(super) fn is_sign(text: &str, all: &[Token], index: usize) -> bool {
+    let before = index.checked_sub(1).map(|at| &all[at]);
+    let is_operand = before.is_some_and(|it| it.ends_operand() && it.kind != Kind::Keyword);
+    text[all[index].start..].starts_with('+') && !is_operand
+}
+
 /// Returns whether a token is an operator that binds tighter than `~`.
 fn is_factor(text: &str, token: &Token) -> bool {
     let operator = &text[token.start..token.end];
@@ -92,6 +100,11 @@ fn is_factor(text: &str, token: &Token) -> bool {
 
 /// Returns the insertions around an operand of `~`.
 fn joined(text: &str, all: &[Token], begin: usize, end: usize) -> Vec<(usize, Insertion)> {
+    let word = |at: usize| all.get(at).map_or("", |token| &text[token.start..token.end]);
+    // The test needs the value, not its text, and its result has the same text in both.
+    if word(end + 1) == "is" && all[end + 1].kind == Kind::Keyword {
+        return vec![(all[end].end, Insertion::Spent)];
+    }
     let is_product = outermost(&all[..=end], begin).any(|at| is_factor(text, &all[at]));
     match is_product {
         true => {
@@ -117,7 +130,15 @@ fn product_begin(text: &str, all: &[Token], end: usize) -> usize {
             _ if open > 0 => true,
             Kind::Word | Kind::Text | Kind::Close | Kind::Dot | Kind::Pipe | Kind::Percent => true,
             Kind::Minus => !is_operand,
-            Kind::Keyword => matches!(all[begin].kind, Kind::Dot | Kind::Pipe | Kind::Open),
+            Kind::Sum => is_sign(text, all, begin - 1),
+            Kind::Keyword if matches!(all[begin].kind, Kind::Dot | Kind::Pipe | Kind::Open) => true,
+            Kind::Keyword => {
+                let word = |token: &Token| &text[token.start..token.end];
+                let is_test = |token: &Token| token.kind == Kind::Keyword && word(token) == "is";
+                is_test(before)
+                    || begin.checked_sub(2).is_some_and(|at| is_test(&all[at]))
+                    || is_test(&all[begin])
+            }
             _ => is_factor(text, before),
         };
         if !continues {
@@ -200,7 +221,11 @@ fn formatted(text: &str, all: &[Token], percent: usize) -> Option<usize> {
 
 /// Returns whether an operand of a sum ends with a filter that marks text as safe.
 pub(super) fn is_safe_sum(text: &str, all: &[Token], index: usize) -> bool {
-    let ends_sum = |kind| matches!(kind, Kind::Comma | Kind::Assign | Kind::Keyword);
+    let ends_sum = |token: &Token| match token.kind {
+        Kind::Comma | Kind::Assign | Kind::Keyword => true,
+        Kind::Other => !is_factor(text, token),
+        _ => false,
+    };
     let mut open = 0usize;
     let mut begin = index;
     while let Some(before) = begin.checked_sub(1) {
@@ -208,23 +233,33 @@ pub(super) fn is_safe_sum(text: &str, all: &[Token], index: usize) -> bool {
             Kind::Close => open += 1,
             Kind::Begin | Kind::Open if open == 0 => break,
             Kind::Begin | Kind::Open => open -= 1,
-            kind if open == 0 && ends_sum(kind) => break,
+            _ if open == 0 && ends_sum(&all[before]) => break,
             _ => {}
         }
         begin = before;
     }
-    let level = outermost(all, begin);
-    let mut level = level.take_while(|at| !ends_sum(all[*at].kind) && all[*at].kind != Kind::Close);
-    level.any(|at| {
+    let is_end = |at: &usize| ends_sum(&all[*at]) || all[*at].kind == Kind::Close;
+    let (mut is_safe, mut is_text) = (false, false);
+    for at in outermost(all, begin).take_while(|at| !is_end(at)) {
         let name = all.get(at + 1).map_or("", |name| &text[name.start..name.end]);
-        all[at].kind == Kind::Pipe && SAFE.contains(&name)
-    })
+        match &text[all[at].start..all[at].end] {
+            "|" => is_safe |= SAFE.contains(&name),
+            // A text of several operands is not marked.
+            "~" => is_text = true,
+            "+" if is_safe && !is_text => return true,
+            "+" => (is_safe, is_text) = (false, false),
+            _ => {}
+        }
+    }
+    is_safe && !is_text
 }
 
 /// Returns the last token of the operand that begins at a token.
 pub(super) fn operand(text: &str, all: &[Token], mut index: usize) -> Option<usize> {
     let kind = |index: usize| all.get(index).map(|token| token.kind);
-    while kind(index) == Some(Kind::Minus) {
+    while kind(index) == Some(Kind::Minus)
+        || all.get(index).is_some_and(|_| is_sign(text, all, index))
+    {
         index += 1;
     }
     let closed = |index: usize| Some(all[index].closed_by).filter(|closes| *closes < all.len());

@@ -26,11 +26,11 @@ pub(super) fn is_float(value: &Value) -> bool {
 /// Returns whether a value is a dictionary. The engine treats namespaces, macros and loops as maps
 /// too.
 pub(super) fn is_dict(value: &Value) -> bool {
-    value.kind() == ValueKind::Map && !is_engines(value)
+    value.kind() == ValueKind::Map && !is_engine_object(value)
 }
 
 /// Returns whether a value is one of the engine's own objects: they have no public types.
-pub(super) fn is_engines(value: &Value) -> bool {
+pub(super) fn is_engine_object(value: &Value) -> bool {
     let name = value.as_object().map_or("", |object| object.type_name());
     name.ends_with("::Namespace") || name.ends_with("::Macro") || name.ends_with("::Loop")
 }
@@ -54,7 +54,9 @@ pub(super) fn float(number: f64) -> String {
 
 fn write_repr(value: &Value, out: &mut String) {
     if let Some(text) = value.as_str() {
-        return write_quoted(text, out);
+        out.push_str(if value.is_safe() { "Markup(" } else { "" });
+        write_quoted(text, out);
+        return out.push_str(if value.is_safe() { ")" } else { "" });
     }
     match value.kind() {
         ValueKind::Undefined => out.push_str("Undefined"),
@@ -62,7 +64,7 @@ fn write_repr(value: &Value, out: &mut String) {
             out.push_str(&float(f64::try_from(value.clone()).unwrap_or(f64::NAN)));
         }
         ValueKind::Map => {
-            let is_namespace = is_engines(value);
+            let is_namespace = is_engine_object(value);
             // Macros and loops have a text of their own.
             if is_namespace && value.to_string().starts_with('<') {
                 return out.push_str(&value.to_string());

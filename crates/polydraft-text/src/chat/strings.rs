@@ -3,20 +3,20 @@
 use minijinja::value::{Tuple, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
-use super::arguments::{bound, flag, integer, required, split, string};
+use super::arguments::{bind, flag, integer, required, split, string};
 use super::limits::{charge_output, check_width, refused};
 use super::{formats, python};
 
 /// Calls a method; `None` if the engine's library has it.
 pub(super) fn call(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
     let one = |name| -> Result<String, Error> {
-        let [argument] = bound(args, [name])?;
+        let [argument] = bind(args, [name])?;
         string(Some(required(argument)?), "")
     };
-    let none = || bound(args, []).map(|[]| ());
+    let none = || bind(args, []).map(|[]| ());
     let value = match method {
         "strip" | "lstrip" | "rstrip" | "split" | "rsplit" | "splitlines" => {
-            return parts(text, method, args).map(Some);
+            return strip_or_split(text, method, args).map(Some);
         }
         "find" | "rfind" | "index" | "rindex" | "count" | "startswith" | "endswith" => {
             return search(text, method, args).map(Some);
@@ -38,12 +38,12 @@ pub(super) fn call(text: &str, method: &str, args: &[Value]) -> Result<Option<Va
             Value::from(Tuple::from(all.map(Value::from)))
         }
         "replace" => {
-            let [old, new, count] = bound(args, ["old", "new", "count"])?;
+            let [old, new, count] = bind(args, ["old", "new", "count"])?;
             let (old, new) = (string(Some(required(old)?), "")?, string(Some(required(new)?), "")?);
             replaced(text, &old, &new, integer(count)?)?.into()
         }
         "join" => {
-            let [items] = bound(args, ["iterable"])?;
+            let [items] = bind(args, ["iterable"])?;
             let mut out = String::new();
             for (index, item) in required(items)?.try_iter()?.enumerate() {
                 let item = item.as_str().map(str::to_owned).ok_or_else(|| {
@@ -60,7 +60,7 @@ pub(super) fn call(text: &str, method: &str, args: &[Value]) -> Result<Option<Va
             formats::braces(text, positional, named)?.into()
         }
         "format_map" => {
-            let [values] = bound(args, ["mapping"])?;
+            let [values] = bind(args, ["mapping"])?;
             formats::braces(text, &[], Some(&required(values)?))?.into()
         }
         "title" => none().map(|()| title(text))?.into(),
@@ -139,14 +139,14 @@ pub(super) fn replaced(
     Ok(text.replacen(old, new, count))
 }
 
-fn parts(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
+fn strip_or_split(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     if method == "splitlines" {
-        let [keep] = bound(args, ["keepends"])?;
+        let [keep] = bind(args, ["keepends"])?;
         return Ok(lines(text, flag(&keep)).into_iter().map(Value::from).collect());
     }
     let [chars, most] = match method {
-        "split" | "rsplit" => bound(args, ["sep", "maxsplit"])?,
-        _ => bound(args, ["chars"]).map(|[chars]| [chars, None])?,
+        "split" | "rsplit" => bind(args, ["sep", "maxsplit"])?,
+        _ => bind(args, ["chars"]).map(|[chars]| [chars, None])?,
     };
     let chars = chars.filter(|chars| !chars.is_none()).map(|chars| string(Some(chars), ""));
     let chars = chars.transpose()?;
@@ -213,7 +213,7 @@ fn lines(text: &str, keep: bool) -> Vec<&str> {
 }
 
 fn search(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
-    let [needle, start, end] = bound(args, ["sub", "start", "end"])?;
+    let [needle, start, end] = bind(args, ["sub", "start", "end"])?;
     let needle = required(needle)?;
     let length = text.chars().count();
     let position = |value: Option<Value>, default: usize| -> Result<usize, Error> {
@@ -261,9 +261,9 @@ fn search(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
 
 fn padded(text: &str, method: &str, args: &[Value]) -> Result<String, Error> {
     let [width, fill] = match method {
-        "expandtabs" => bound(args, ["tabsize"]).map(|[size]| [size, None])?,
-        "zfill" => bound(args, ["width"]).map(|[width]| [width, None])?,
-        _ => bound(args, ["width", "fillchar"])?,
+        "expandtabs" => bind(args, ["tabsize"]).map(|[size]| [size, None])?,
+        "zfill" => bind(args, ["width"]).map(|[width]| [width, None])?,
+        _ => bind(args, ["width", "fillchar"])?,
     };
     let width = match integer(width)? {
         None if method == "expandtabs" => 8,
@@ -320,7 +320,7 @@ fn expanded(text: &str, size: usize) -> String {
 
 /// Returns `value[start:stop:step]`.
 pub(super) fn sliced(value: &Value, args: &[Value]) -> Result<Value, Error> {
-    let [start, stop, step] = bound(args, ["start", "stop", "step"])?;
+    let [start, stop, step] = bind(args, ["start", "stop", "step"])?;
     let step = integer(step)?.unwrap_or(1);
     if step == 0 {
         return Err(refused("slice step cannot be zero".to_owned()));
