@@ -4,15 +4,24 @@
 //! of Python's strings, lists and dictionaries, `raise_exception`, `strftime_now`, and a `tojson`
 //! that formats like Python.
 
+mod arguments;
 mod derive;
+mod filters;
+mod formats;
 mod ids;
 mod json;
 mod limits;
 mod measured;
+mod methods;
+mod operators;
+mod python;
 mod rendering;
 mod scan;
+mod source;
+mod strings;
 mod tags;
 mod tokens;
+mod value_tests;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde, Value, merge_maps};
+use minijinja::value::{Serde, Value, merge_maps};
 use minijinja::{Environment, ErrorKind, context};
 use polydraft_files::FileKind;
 use serde::Serialize;
@@ -269,14 +278,14 @@ impl ChatTemplate {
         seen
     }
 
-    /// Renames the reasoning of a message as the template does.
+    /// Adds the reasoning of a message under the names that templates know: transformers adds
+    /// `thinking`; some templates read `reasoning` only.
     fn with_known_name(&self, mut message: serde_json::Value) -> serde_json::Value {
-        let names = ["reasoning_content", ".reasoning", "thinking"];
-        let known = names.into_iter().find(|name| self.source.contains(name));
-        if let (Some(known), Some(members)) = (known, message.as_object_mut())
-            && let Some(thought) = members.remove(names[0])
-        {
-            members.insert(known.trim_start_matches('.').to_owned(), thought);
+        let names = ["reasoning_content", "thinking", "reasoning"];
+        let Some(thought) = message.get(names[0]).cloned() else { return message };
+        message[names[1]] = thought.clone();
+        if !self.source.contains(names[0]) {
+            message[names[2]] = thought;
         }
         message
     }
@@ -313,7 +322,9 @@ impl ChatTemplate {
         rendering: &Rendering,
     ) -> Result<String> {
         let &Rendering { tools, variables, ending } = rendering;
-        let tokens: BTreeMap<&str, &str> = self.tokens.roles().collect();
+        // A tokenizer without them has empty ones: templates add them to text.
+        let mut tokens = BTreeMap::from([("bos_token", ""), ("eos_token", "")]);
+        tokens.extend(self.tokens.roles());
         let mut all = if self.extras { extras(tools) } else { Map::new() };
         all.extend(self.variables.clone());
         all.extend(
@@ -372,6 +383,8 @@ fn environment(text: &str) -> std::result::Result<Environment<'static>, minijinj
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_fuel(Some(scan::check(text)?));
     limits::install(&mut environment);
+    filters::install(&mut environment);
+    value_tests::install(&mut environment);
     environment.add_function(
         "raise_exception",
         |message: String| -> std::result::Result<Value, _> {
@@ -384,44 +397,8 @@ fn environment(text: &str) -> std::result::Result<Environment<'static>, minijinj
             minijinja::Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {e}"))
         })
     });
-    environment.add_filter("tojson", |value: Value, options: Kwargs| {
-        let style = json::Style::from_options(&options)?;
-        options.assert_all_used()?;
-        style
-            .text(&value)
-            .map(Value::from_safe_string)
-            .map_err(|e| minijinja::Error::new(ErrorKind::BadSerialization, e.to_string()))
-    });
-    environment.add_template_owned(NAME, measured::measured(&replace_generation_tags(text)))?;
+    environment.add_template_owned(NAME, measured::measured(&source::adapted(text)))?;
     Ok(environment)
-}
-
-/// Replaces `{% generation %}` and `{% endgeneration %}`, which mark the model's output for
-/// training tools, by empty blocks.
-fn replace_generation_tags(text: &str) -> String {
-    let mut out = String::new();
-    let mut rest = text;
-    while let Some(start) = rest.find("{%") {
-        let (before, tag) = rest.split_at(start);
-        let end = tag.find("%}").map_or(tag.len(), |end| end + 2);
-        let (tag, after) = tag.split_at(end);
-        out.push_str(before);
-        let word =
-            tag.trim_start_matches("{%").trim_end_matches("%}").trim_matches(['-', '+', ' ', '\n']);
-        match word {
-            // An empty block trims white space like the tag that it replaces.
-            "generation" | "endgeneration" => {
-                let trims = |end: &str| {
-                    ["-", "+"].into_iter().find(|sign| end.contains(sign)).unwrap_or("")
-                };
-                out.push_str(&format!("{{%{} if true %}}", trims(&tag[..3])));
-                out.push_str(&format!("{{% endif {}%}}", trims(&tag[tag.len() - 3..])));
-            }
-            _ => out.push_str(tag),
-        }
-        rest = after;
-    }
-    out + rest
 }
 
 /// Describes a panic of the template engine.

@@ -7,9 +7,11 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use minijinja::value::{Kwargs, Rest, Value, ValueKind, ValueOrKwargs};
-use minijinja::{Environment, Error, ErrorKind, Output, State, functions};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, functions};
 
-use super::measured;
+use minijinja_contrib::globals;
+
+use super::{filters, measured, methods, python};
 
 /// Output limit of a run in bytes, in addition to 16 times the size of the messages.
 const OUTPUT_LIMIT: usize = 4 << 20;
@@ -80,6 +82,14 @@ fn stored(value: Value) -> Result<Value, Error> {
     flattened(value)
 }
 
+/// Fails for a value that holds others: where it is stored, their depth would not be limited.
+fn check_flat(value: &Value) -> Result<(), Error> {
+    match value.as_object() {
+        Some(_) => Err(refused(format!("expected text or a number, got {}", value.kind()))),
+        None => Ok(()),
+    }
+}
+
 /// Charges visited values.
 fn charge_work(parts: usize) -> Result<(), Error> {
     let left = WORK_LEFT.get().checked_sub(parts).ok_or_else(|| {
@@ -90,7 +100,7 @@ fn charge_work(parts: usize) -> Result<(), Error> {
 }
 
 /// Charges the input of a filter.
-fn charge_filter_input(value: &Value) -> Result<(), Error> {
+pub(super) fn charge_filter_input(value: &Value) -> Result<(), Error> {
     check_deadline()?;
     let left = FILTER_INPUT_LEFT.get().checked_sub(text_size(value, 0)?);
     FILTER_INPUT_LEFT.set(left.ok_or_else(|| {
@@ -181,192 +191,114 @@ impl io::Write for Bounded {
     }
 }
 
+/// Charges an operand of a product.
+fn factor(value: Value) -> Result<Value, Error> {
+    let (mut large, mut text) = FACTORS.get();
+    match value.kind() {
+        ValueKind::Number => large |= value.as_usize().is_some_and(|n| n > MAX_REPEAT),
+        _ => {
+            text = true;
+            charge_output(text_size(&value, 0)?.saturating_mul(MAX_REPEAT))?;
+        }
+    }
+    FACTORS.set((large, text));
+    if large && text {
+        return Err(refused(format!(
+            "expected a string or a list repeated at most {MAX_REPEAT} times, got more"
+        )));
+    }
+    flattened(value)
+}
+
 /// Replaces or wraps filters, methods and functions whose output may be much larger than their
 /// input.
 pub(super) fn install(environment: &mut Environment) {
     environment.set_formatter(|out: &mut Output, state: &mut State, value: &Value| {
         // Also charges captured output, which does not reach the writer.
         charge_output(text_size(value, 0)?)?;
-        minijinja::escape_formatter(out, state, value)
+        match state.auto_escape() {
+            AutoEscape::None => Ok(out.write_str(&python::text(value))?),
+            _ => minijinja::escape_formatter(out, state, value),
+        }
+    });
+    environment.add_filter(measured::JOINED, |value: Value| {
+        charge_output(text_size(&value, 0)?)?;
+        Ok::<_, Error>(if value.as_str().is_some() { value } else { python::text(&value).into() })
+    });
+    environment.add_filter(measured::ESCAPED, |value: Value| {
+        charge_output(text_size(&value, 0)?)?;
+        let value = if value.as_str().is_some() { filters::escape(&value) } else { value };
+        charge_output(text_size(&value, 0)?)?;
+        Ok::<_, Error>(value)
+    });
+    environment.add_filter(measured::ITERATED, |value: Value| match value.is_none() {
+        true => Err(refused("none is not iterable".to_owned())),
+        false => Ok(value),
     });
     environment.add_filter(measured::SPENT, |value: Value| {
         charge_output(text_size(&value, 0)?)?;
         flattened(value)
     });
     environment.add_function(measured::TICK, || check_deadline().map(|()| false));
+    environment.add_function("cycler", |items: Rest<Value>| {
+        items.iter().try_for_each(check_flat)?;
+        globals::cycler(items.0)
+    });
+    environment.add_function("joiner", |separator: Option<Value>| {
+        separator.iter().try_for_each(check_flat)?;
+        Ok::<_, Error>(globals::joiner(separator))
+    });
+    environment.remove_global("debug");
     for name in [measured::INPUT, measured::BUILT, measured::STORED] {
         environment.add_filter(name, stored);
     }
     environment.add_filter(measured::TIMED, |value: Value| check_deadline().map(|()| value));
     environment.add_filter(measured::ASSIGNED, assigned);
     environment.add_function("dict", |value: Option<Value>, parts: Kwargs| {
+        // Lists of pairs are maps too.
+        let value = match value {
+            Some(pairs) if matches!(pairs.kind(), ValueKind::Seq | ValueKind::Iterable) => {
+                Some(methods::from_pairs(&pairs)?)
+            }
+            value => value,
+        };
         stored(functions::dict(value, parts)?)
     });
     environment.add_function("namespace", |parts: Option<ValueOrKwargs>| {
+        let names = parts.as_deref().map(Value::try_iter).transpose()?.into_iter().flatten();
+        if let Some(name) = names.into_iter().find(|name| python::text(name).starts_with('_')) {
+            return Err(refused(format!("namespace: a name that starts with _: {name}")));
+        }
         stored(functions::namespace(parts)?)
     });
-    // Python's Jinja has neither filter, and the depth of their output is not limited.
-    environment.remove_filter("chain");
-    environment.remove_filter("zip");
-    environment.add_filter(measured::FACTOR, |value: Value| {
-        let (mut large, mut text) = FACTORS.get();
-        match value.kind() {
-            ValueKind::Number => large |= value.as_usize().is_some_and(|n| n > MAX_REPEAT),
-            _ => {
-                text = true;
-                charge_output(text_size(&value, 0)?.saturating_mul(MAX_REPEAT))?;
-            }
-        }
-        FACTORS.set((large, text));
-        if large && text {
-            return Err(refused(format!(
-                "expected a string or a list repeated at most {MAX_REPEAT} times, got more"
-            )));
-        }
-        flattened(value)
+    environment.add_filter(measured::FACTOR, factor);
+    // Python repeats a string less than zero times as zero times.
+    environment.add_filter(measured::COUNT, |value: Value| {
+        let value = factor(value)?;
+        Ok::<_, Error>(if value.as_i64().is_some_and(|n| n < 0) { 0.into() } else { value })
     });
     environment.set_unknown_method_callback(|state, value, method, args| {
         charge_filter_input(value)?;
-        match (method, args.first()) {
-            // Operands are in the opposite order to the filter's.
-            ("join", Some(items)) => check_call(method, items, std::slice::from_ref(value))?,
-            ("format", _) => {
-                let text = value.as_str().unwrap_or_default();
-                check_formats(text, &braced(text), args)?;
+        args.iter().try_for_each(charge_filter_input)?;
+        match methods::call(value, method, args)? {
+            Some(result) => Ok(result),
+            None => {
+                minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
             }
-            _ => check_call(method, value, args)?,
         }
-        minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
     });
     // The originals remain under names that no template can contain.
-    environment.add_filter("library's replace", minijinja::filters::replace);
-    environment.add_filter("library's format", minijinja::filters::format);
-    environment.add_filter("library's indent", minijinja::filters::indent);
-    environment.add_filter("library's join", minijinja::filters::join);
     environment.add_filter("library's batch", minijinja::filters::batch);
     environment.add_filter("library's slice", minijinja::filters::slice);
-    for (name, original) in [
-        ("replace", "library's replace"),
-        ("format", "library's format"),
-        ("indent", "library's indent"),
-        ("join", "library's join"),
-        ("batch", "library's batch"),
-        ("slice", "library's slice"),
-    ] {
+    for (name, original) in [("batch", "library's batch"), ("slice", "library's slice")] {
         environment.add_filter(name, move |state: &mut State, args: Rest<ValueOrKwargs>| {
             let args = args.into_values();
-            if let Some((value, rest)) = args.split_first() {
-                check_call(name, value, rest)?;
-            }
+            // Number of lists, or number of items of the last list.
+            let items = args.get(1).and_then(Value::as_usize).unwrap_or(0);
+            charge_output(items.saturating_mul(32))?;
             state.apply_filter(original, &args)
         });
     }
-}
-
-/// Charges the output of a filter call.
-fn check_call(name: &str, value: &Value, args: &[Value]) -> Result<(), Error> {
-    let text = value.as_str().unwrap_or_default();
-    match name {
-        "replace" => {
-            // Lists and numbers are converted to text.
-            let written =
-                |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            let [from, to] = [0, 1].map(|i| args.get(i).map(written).unwrap_or_default());
-            let text = written(value);
-            charge_output(
-                text.len().saturating_add(text.matches(&from).count().saturating_mul(to.len())),
-            )
-        }
-        "join" => {
-            // Also as a keyword argument: `join(d=', ')`.
-            let between = value.len().unwrap_or(0).saturating_mul(longest(args)?);
-            charge_output(text_size(value, 0)?.saturating_add(between))
-        }
-        // Number of lists, or number of items of the last list.
-        "batch" | "slice" => {
-            charge_output(args.first().and_then(Value::as_usize).unwrap_or(0).saturating_mul(32))
-        }
-        "indent" => {
-            let width = |v: &Value| v.as_usize().or_else(|| v.get_attr("width").ok()?.as_usize());
-            let width = args.iter().filter_map(width).max().unwrap_or(4);
-            check_width(width)?;
-            charge_output((width + 1).saturating_mul(1 + text.matches('\n').count()))
-        }
-        "format" => check_formats(text, &percents(text), args),
-        _ => Ok(()),
-    }
-}
-
-/// Returns the formats of a text's fields as the engine parses them: `split` separates the format
-/// of a field from the rest.
-fn formats<'a>(
-    text: &'a str,
-    mark: char,
-    split: impl Fn(&'a str) -> (&'a str, &'a str),
-) -> Vec<&'a str> {
-    let (mut formats, mut rest) = (Vec::new(), text);
-    while let Some((_, field)) = rest.split_once(mark) {
-        rest = field.strip_prefix(mark).unwrap_or_else(|| {
-            let (format, after) = split(field);
-            formats.push(format);
-            after
-        });
-    }
-    formats
-}
-
-/// Returns the formats of `%` fields, e.g. `5` of `%(name)5d`; names may contain any character.
-fn percents(text: &str) -> Vec<&str> {
-    formats(text, '%', |field| {
-        let named = field.strip_prefix('(');
-        let format = named.map_or(field, |name| name.split_once(')').unwrap_or_default().1);
-        let end = format.find(|c: char| !c.is_ascii_digit() && !"#-+ .*".contains(c));
-        format.split_at(end.unwrap_or(format.len()))
-    })
-}
-
-/// Returns the formats of `{}` fields, e.g. `5` of `{name[key]:*>5}`; keys and the fill may be any
-/// character.
-fn braced(text: &str) -> Vec<&str> {
-    formats(text, '{', |field| {
-        let mut name = field;
-        let format = loop {
-            let end = name.find(['[', ':', '}']).unwrap_or(name.len());
-            match name[end..].strip_prefix('[') {
-                Some(key) => name = key.split_once(']').unwrap_or_default().1,
-                None => break &name[end..],
-            }
-        };
-        let format = format.strip_prefix(':').map_or(format, |format| {
-            let mut after = format.chars();
-            let aligned = after.nth(1).is_some_and(|align| "<>^".contains(align));
-            if aligned { after.as_str() } else { format }
-        });
-        format.split_at(format.find('}').unwrap_or(format.len()))
-    })
-}
-
-/// Returns the size of the largest argument in bytes; keyword arguments count as one.
-fn longest(args: &[Value]) -> Result<usize, Error> {
-    args.iter().try_fold(0, |longest, arg| text_size(arg, 0).map(|bytes| bytes.max(longest)))
-}
-
-/// Checks that widths and precisions are numbers below the limit, and charges the largest argument
-/// for each field.
-fn check_formats(text: &str, formats: &[&str], args: &[Value]) -> Result<(), Error> {
-    if formats.iter().any(|format| format.contains(['*', '{'])) {
-        return Err(refused(format!("format: expected widths as numbers, got {text:?}")));
-    }
-    let mut total = text.len().saturating_add(formats.len().saturating_mul(longest(args)?));
-    let digits = formats.iter().flat_map(|format| format.split(|c: char| !c.is_ascii_digit()));
-    for width in digits
-        .filter(|digits| !digits.is_empty())
-        .map(|digits| digits.parse().unwrap_or(usize::MAX))
-    {
-        check_width(width)?;
-        total = total.saturating_add(width);
-    }
-    charge_output(total)
 }
 
 pub(super) fn check_width(width: usize) -> Result<(), Error> {

@@ -18,14 +18,19 @@
 //! 4. A filter's input passes a filter that charges it; before filters with small outputs, one that
 //!    checks the deadline, as do loops and macros in each iteration.
 //! 5. Comments and raw blocks are unchanged.
+//!
+//! The same pass gives operators the results of Python: see [`operators`](super::operators).
 
+use super::operators::{self, ATTRIBUTE, ENTRY, PERCENT, SLICE};
 use super::tags;
 use super::tokens::{Kind, Token, string_end, tokens};
 
-/// Filter after operands of `~` and `+`.
+/// Filter after operands of `+`.
 pub(super) const SPENT: &str = "polydraft_spent";
 /// Filter after operands of `*`.
 pub(super) const FACTOR: &str = "polydraft_factor";
+/// Filter after an operand of `*` next to a string literal.
+pub(super) const COUNT: &str = "polydraft_count";
 /// Filter after literal lists and objects.
 pub(super) const BUILT: &str = "polydraft_built";
 /// Filter before filters.
@@ -36,6 +41,12 @@ pub(super) const TIMED: &str = "polydraft_timed";
 pub(super) const ASSIGNED: &str = "polydraft_assigned";
 /// Filter after a value that is stored in a namespace or tuple.
 pub(super) const STORED: &str = "polydraft_stored";
+/// Filter after operands of `~`, which are converted to text.
+pub(super) const JOINED: &str = "polydraft_joined";
+/// Filter after operands of a `+` with a text marked as safe, which escapes the others.
+pub(super) const ESCAPED: &str = "polydraft_escaped";
+/// Filter after the list of a loop.
+pub(super) const ITERATED: &str = "polydraft_iterated";
 /// Function that checks the deadline.
 pub(super) const TICK: &str = "polydraft_tick";
 
@@ -114,20 +125,75 @@ fn expression_end(tag: &str, close: &str) -> usize {
     tag.len()
 }
 
-/// Text inserted at a position; the order of the variants applies to equal positions.
+/// Text inserted at a position, or in place of the character there; the order of the variants
+/// applies to equal positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Insertion {
+pub(super) enum Insertion {
+    /// After the name of an [`Self::Attribute`].
+    EndAttribute,
     Timed,
     Input,
     Built,
+    /// After the operand of [`Self::Percent`].
+    Close,
     Factor,
+    Count,
     Spent,
+    Joined,
+    /// After a product, with [`Self::OpenName`] before it.
+    JoinedProduct,
+    Escaped,
     Assigned,
     Stored,
-    /// Before a value with [`Self::Assigned`] or [`Self::Stored`] after it.
+    Iterated,
+    /// Before a value with [`Self::Assigned`], [`Self::Stored`] or [`Self::Iterated`] after it.
     OpenName,
     /// Before a value with [`Self::Built`] after it.
     Open,
+    /// Missing part of a slice.
+    Missing,
+    /// In place of the brackets and colons of a slice.
+    SliceBegin,
+    SliceNext,
+    SliceEnd,
+    /// In place of `%`.
+    Percent,
+    /// In place of `+` without an operand before it.
+    Plus,
+    /// In place of the dot of an attribute, and of the bracket of a literal key.
+    Attribute,
+    Entry,
+}
+
+impl Insertion {
+    /// Returns the inserted text, and the number of characters that it replaces.
+    fn text(self) -> ([&'static str; 3], usize) {
+        match self {
+            Self::Open | Self::OpenName => (["(", "", ""], 0),
+            Self::Built => (["|", BUILT, ")"], 0),
+            Self::Timed => (["|", TIMED, ""], 0),
+            Self::Input => (["|", INPUT, ""], 0),
+            Self::Factor => (["|", FACTOR, ""], 0),
+            Self::Count => (["|", COUNT, ""], 0),
+            Self::Spent => (["|", SPENT, ""], 0),
+            Self::Joined => (["|", JOINED, ""], 0),
+            Self::Escaped => (["|", ESCAPED, ""], 0),
+            Self::Assigned => ([")|", ASSIGNED, ""], 0),
+            Self::Stored => ([")|", STORED, ""], 0),
+            Self::Iterated => ([")|", ITERATED, ""], 0),
+            Self::Close => ([")", "", ""], 0),
+            Self::Missing => (["none", "", ""], 0),
+            Self::SliceBegin => ([".", SLICE, "("], 1),
+            Self::SliceNext => ([",", "", ""], 1),
+            Self::SliceEnd => ([")", "", ""], 1),
+            Self::Percent => ([".", PERCENT, "("], 1),
+            Self::Plus => (["", "", ""], 1),
+            Self::Attribute => ([".", ATTRIBUTE, "('"], 1),
+            Self::EndAttribute => (["')", "", ""], 0),
+            Self::Entry => ([".", ENTRY, "("], 1),
+            Self::JoinedProduct => ([")|", JOINED, ""], 0),
+        }
+    }
 }
 
 /// Returns the insertions of a tag, by position.
@@ -149,11 +215,21 @@ fn insertions(text: &str, all: &[Token], is_statement: bool) -> Vec<(usize, Inse
                 filters.push((before.end, filter));
             }
             (Kind::Sum | Kind::Product, Some(before)) => {
-                let filter =
-                    if token.kind == Kind::Sum { Insertion::Spent } else { Insertion::Factor };
-                filters.push((before.end, filter));
-                if let Some(last) = operand(all, index + 1) {
-                    filters.push((all[last].end, filter));
+                let filter = match &text[token.start..token.end] {
+                    "~" => continue,
+                    "+" if operators::is_sign(text, all, index) => continue,
+                    "*" => Insertion::Factor,
+                    _ if operators::is_safe_sum(text, all, index) => Insertion::Escaped,
+                    _ => Insertion::Spent,
+                };
+                // Next to a literal, the other operand is a number.
+                let beside = |other: Option<&Token>| match other.map(|other| other.kind) {
+                    Some(Kind::Text) if filter == Insertion::Factor => Insertion::Count,
+                    _ => filter,
+                };
+                filters.push((before.end, beside(all.get(index + 1))));
+                if let Some(last) = operators::operand(text, all, index + 1) {
+                    filters.push((all[last].end, beside(Some(before))));
                 }
             }
             _ => {}
@@ -162,6 +238,7 @@ fn insertions(text: &str, all: &[Token], is_statement: bool) -> Vec<(usize, Inse
     if is_statement {
         filters.extend(assignment(text, all).into_iter().flatten());
     }
+    operators::replace(text, all, is_statement, &mut filters);
     filters.sort_unstable();
     filters.dedup();
     filters
@@ -179,7 +256,7 @@ fn is_value(text: &str, all: &[Token], index: usize) -> bool {
 }
 
 /// Iterates over the tokens from `from` on that are in no bracket.
-fn outermost(all: &[Token], from: usize) -> impl Iterator<Item = usize> {
+pub(super) fn outermost(all: &[Token], from: usize) -> impl Iterator<Item = usize> {
     let next = move |at: &usize| {
         let closes = all[*at].closed_by;
         Some(if closes < all.len() { closes } else { *at } + 1).filter(|next| *next < all.len())
@@ -203,48 +280,13 @@ fn assignment(text: &str, all: &[Token]) -> Option<[(usize, Insertion); 2]> {
 
 fn write_filtered(text: &str, filters: Vec<(usize, Insertion)>, out: &mut String) {
     let mut from = 0;
-    for (at, filter) in filters {
+    for (at, insertion) in filters {
+        let (inserted, replaced) = insertion.text();
         out.push_str(&text[from..at]);
-        match filter {
-            Insertion::Open | Insertion::OpenName => out.push('('),
-            Insertion::Built => out.extend(["|", BUILT, ")"]),
-            Insertion::Timed => out.extend(["|", TIMED]),
-            Insertion::Input => out.extend(["|", INPUT]),
-            Insertion::Factor => out.extend(["|", FACTOR]),
-            Insertion::Spent => out.extend(["|", SPENT]),
-            Insertion::Assigned => out.extend([")|", ASSIGNED]),
-            Insertion::Stored => out.extend([")|", STORED]),
-        }
-        from = at;
+        out.extend(inserted);
+        from = at + replaced;
     }
     out.push_str(&text[from..]);
-}
-
-/// Returns the last token of the operand that begins at a token.
-fn operand(all: &[Token], mut index: usize) -> Option<usize> {
-    let kind = |index: usize| all.get(index).map(|token| token.kind);
-    while kind(index) == Some(Kind::Minus) {
-        index += 1;
-    }
-    let closed = |index: usize| Some(all[index].closed_by).filter(|closes| *closes < all.len());
-    let mut last = match kind(index)? {
-        Kind::Begin | Kind::Open => closed(index)?,
-        Kind::Word | Kind::Keyword => index,
-        // Adjacent strings are concatenated.
-        Kind::Text => (index..).take_while(|at| kind(*at) == Some(Kind::Text)).last()?,
-        _ => return None,
-    };
-    loop {
-        last = match kind(last + 1) {
-            Some(Kind::Dot | Kind::Pipe)
-                if matches!(kind(last + 2), Some(Kind::Word | Kind::Keyword)) =>
-            {
-                last + 2
-            }
-            Some(Kind::Open) => closed(last + 1)?,
-            _ => return Some(last),
-        };
-    }
 }
 
 #[cfg(test)]
@@ -259,6 +301,10 @@ mod tests {
             .replace("|polydraft_factor", "×")
             .replace("|polydraft_built)", "¤")
             .replace("|polydraft_timed", "°")
+            .replace("|polydraft_joined", "†")
+            .replace(".polydraft_", ".")
+            .replace(")|polydraft_iterated", "∀")
+            .replace("|polydraft_escaped", "€")
             .replace(")|polydraft_assigned", "¶")
             .replace(")|polydraft_stored", "¬")
     }
@@ -266,8 +312,8 @@ mod tests {
     #[test]
     fn inserts_filters_after_operands_and_around_literals() {
         for (text, expected) in [
-            ("a ~ b {{ a ~ b }} c + d", "a ~ b {{ a§ ~ b§ }} c + d"),
-            ("{{ a.b['~'](1) ~ '}}' ~ c|upper }}", "{{ a.b['~'](1)§ ~ '}}'§ ~ cµ|upper§ }}"),
+            ("a ~ b {{ a ~ b }} c + d", "a ~ b {{ a† ~ b† }} c + d"),
+            ("{{ a.b['~'](1) ~ '}}' ~ c|upper }}", "{{ a.b['~'](1)† ~ '}}'† ~ cµ|upper† }}"),
             ("{{- (a + b) * 3 -}}", "{{- (a§ + b§)× * 3× -}}"),
             (
                 "{%- set x = -1 + -y if z else f(*w) -%}",
@@ -279,28 +325,28 @@ mod tests {
             ),
             (
                 "{% for m in messages + [{'a': [1]}] %}",
-                "{% for m in messages§ + ([({'a': ([1]¤}¤]¤§ %}⏲%}",
+                "{% for m in( messages§ + ([({'a': ([1]¤}¤]¤§∀ %}⏲%}",
             ),
             (
                 "{{ 2 ** 3 }}{{ x[0] }}{{ [x][0] ~ é }}",
-                "{{ 2 ** 3 }}{{ x[0] }}{{ ([x]¤[0]§ ~ é§ }}",
+                "{{ 2 ** 3 }}{{ x[0] }}{{ ([x]¤[0]† ~ é† }}",
             ),
-            ("{%- for x in y|list -%} z", "{%- for x in yµ|list -%}⏲-%} z"),
+            ("{%- for x in y|list -%} z", "{%- for x in( yµ|list∀ -%}⏲-%} z"),
             (
                 "{{ a\x0c~ b }}{{ 1. ~ a }}{{ 1.5e+3 + 1 }}",
-                "{{ a§\x0c~ b§ }}{{ 1.§ ~ a§ }}{{ 1.5e+3§ + 1§ }}",
+                "{{ a†\x0c~ b† }}{{ 1.† ~ a† }}{{ 1.5e+3§ + 1§ }}",
             ),
             (
                 "{{ call ~ if|upper }}{{ a.in[0] * block }}",
-                "{{ call§ ~ ifµ|upper§ }}{{ a.in[0]× * block× }}",
+                "{{ call† ~ ifµ|upper† }}{{ a.in[0]× * block× }}",
             ),
             ("{{ call['x'] }}{% do f(x in [1]) %}", "{{ call['x'] }}{% do f(x in ([1]¤) %}"),
             (
                 "{% if not ['x'] and a == not[0] ~ not %}",
-                "{% if not (['x']¤ and a == not[0]§ ~ not§ %}",
+                "{% if not (['x']¤ and a == not[0]† ~ not† %}",
             ),
             ("{{ x is eq [1] }}{{ x not in [y] }}", "{{ x is eq ([1]¤ }}{{ x not in ([y]¤ }}"),
-            ("{% for (a, b) in (c, d) %}", "{% for (a, b) in ((c, d)¤ %}⏲%}"),
+            ("{% for (a, b) in (c, d) %}", "{% for (a, b) in( ((c, d)¤∀ %}⏲%}"),
             (
                 "{% call(a, b) f((c)) %}{{ f(a, b=(1,)) }}",
                 "{% call(a, b) f((c)) %}{{ f(a, b=((1,)¤) }}",
@@ -319,9 +365,21 @@ mod tests {
             ),
             (
                 "{% raw %}{% ' %}{% endraw %}{{ a ~ b }}",
-                "{% raw %}{% ' %}{% endraw %}{{ a§ ~ b§ }}",
+                "{% raw %}{% ' %}{% endraw %}{{ a† ~ b† }}",
             ),
-            ("{#}{{ ' #}{{ a ~ b }}", "{#}{{ ' #}{{ a§ ~ b§ }}"),
+            ("{#}{{ ' #}{{ a ~ b }}", "{#}{{ ' #}{{ a† ~ b† }}"),
+            ("{{ 2 * a ~ -b / 3 ~ c }}", "{{ (2× * a×)† ~ (-b / 3)† ~ c† }}"),
+            ("{{ a == b * 2 ~ c }}", "{{ a == (b× * 2×)† ~ c† }}"),
+            ("{{ '%s' % a.b ~ c % 2 }}", "{{ ('%s' .percent( a.b))† ~ (c % 2)† }}"),
+            ("{{ a[1::-1] }}{{ a[:] }}", "{{ a.slice(1,none,-1) }}{{ a[:] }}"),
+            ("{{ +a + +1 }}", "{{ a§ + 1§ }}"),
+            ("{{ a|safe + b }}{{ [c|e] + d }}", "{{ aµ|safe€ + b€ }}{{ ([cµ|e]¤§ + d§ }}"),
+            ("{{ a.items.b['keys'] }}", "{{ a.attribute('items').b.entry('keys') }}"),
+            ("{{ a.items() }}{% set a.keys = b %}", "{{ a.items() }}{% set a.keys =( b¬ %}"),
+            (
+                "{% for a in b if c %}{% for a in b recursive %}",
+                "{% for a in( b∀ if c %}⏲%}{% for a in( b∀ recursive %}⏲%}",
+            ),
             ("{% endif %é}", "{% endif %é}"),
             ("{{ a }▁}", "{{ a }▁}"),
             ("{{ a ~", "{{ a ~"),

@@ -27,6 +27,7 @@ pub(super) enum Kind {
     /// `*` between two operands.
     Product,
     Minus,
+    Percent,
     Other,
 }
 
@@ -199,6 +200,7 @@ fn lexed(text: &str, start: usize) -> (Kind, usize) {
         b'~' | b'+' => Kind::Sum,
         b'*' => Kind::Product,
         b'-' => Kind::Minus,
+        b'%' => Kind::Percent,
         _ => Kind::Other,
     };
     (kind, start + 1)

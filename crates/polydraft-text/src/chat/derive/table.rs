@@ -72,7 +72,7 @@ pub(super) fn calls(source: &str) -> Option<CallForm> {
     if source.contains("<|tool_call|>") {
         return Some(list("<|tool_call|>", ["name", "arguments"], ""));
     }
-    if source.contains("Action:") && source.contains("\"tool_name\"") {
+    if source.contains("Write 'Action:'") {
         return Some(list("Action: ```json\n", ["tool_name", "parameters"], "\n```"));
     }
     if source.contains("<|tool_list_start|>") || source.contains("List of tools: [") {
