@@ -5,5 +5,6 @@ mod expressions;
 mod extras;
 mod generation;
 mod gguf;
+mod output;
 mod tekken;
 mod tokenizer;

@@ -97,8 +97,8 @@ impl Sequence {
             random.set_stream(number as u64);
             let random = ReversibleRng::new(random);
             let detokenizer = language.tokenizer.stream(&params.prompt);
-            let detokenizer = detokenizer
-                .with_marks(params.visible_special_tokens.iter().map(String::as_str));
+            let detokenizer =
+                detokenizer.with_marks(params.visible_special_tokens.iter().map(String::as_str));
             let request = Request::new(&params.prompt[..])
                 .sampling(params.sampling)
                 .speculation(speculation)

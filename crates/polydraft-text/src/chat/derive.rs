@@ -35,11 +35,15 @@ pub(super) fn output_form(template: &ChatTemplate) -> OutputForm {
     let probe = Probe::new(template, Vec::new());
     let with_tools = Probe::new(template, tools());
     let lists_tools = with_tools.prompt.as_ref().is_some_and(|prompt| prompt.contains(NAMES[0]));
+    let tools_problem = match (&probe.prompt, &with_tools.prompt) {
+        (Some(_), None) => with_tools.problem(),
+        _ => None,
+    };
     if let Some(form) = table::channels(template.source(), lists_tools) {
         return form;
     }
     let reasoning = reasoning::derive(&probe, &with_tools, template.source());
-    let mut form = OutputForm { reasoning, lists_tools, ..OutputForm::default() };
+    let mut form = OutputForm { reasoning, lists_tools, tools_problem, ..OutputForm::default() };
     form.calls = table::calls(template.source()).map(Arc::new);
     if form.calls.is_some() {
         return form;
@@ -86,8 +90,12 @@ impl<'a> Probe<'a> {
     /// The same with variables for the template.
     fn with_variables(&self, variables: Value) -> Self {
         let Value::Object(variables) = variables else { return Self::new(self.template, vec![]) };
-        let probe = Self { template: self.template, tools: self.tools.clone(),
-            variables: Some(variables), prompt: None };
+        let probe = Self {
+            template: self.template,
+            tools: self.tools.clone(),
+            variables: Some(variables),
+            prompt: None,
+        };
         let prompt = probe.render(&[question()], Ending::Answer);
         Self { prompt, ..probe }
     }
@@ -97,6 +105,16 @@ impl<'a> Probe<'a> {
         let rendering = Rendering { tools: &self.tools, variables, ending };
         let bytes = messages.iter().map(|message| message.to_string().len()).sum();
         self.template.render_values(messages, bytes, &rendering).ok()
+    }
+
+    /// Error of the template for the question, if any.
+    fn problem(&self) -> Option<String> {
+        let rendering = Rendering { tools: &self.tools, variables: None, ending: Ending::Answer };
+        let error = self.template.render_values(&[question()], QUESTION.len(), &rendering).err();
+        error.map(|error| match error {
+            crate::Error::Template { problem, .. } => problem,
+            other => other.to_string(),
+        })
     }
 
     /// What the model would have written for this answer: the text after what it shares with the

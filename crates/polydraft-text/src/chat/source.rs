@@ -29,8 +29,51 @@ pub(super) fn adapted(text: &str) -> String {
         match word.trim_matches(|c: char| "-+".contains(c) || c.is_whitespace()) {
             "generation" => out.push_str(&tag.replacen("generation", "with", 1)),
             "endgeneration" => out.push_str(&tag.replacen("generation", "with", 1)),
-            _ => out.push_str(tag),
+            statement => match changed_list(statement) {
+                Some([first, second]) => {
+                    // White space before and after is trimmed as around the original.
+                    let (open, close) = (&tag[..3], &tag[tag.len() - 3..]);
+                    let [open, close] = [open.trim_end(), close.trim_start()];
+                    out.push_str(&format!("{open} {first} -%}}{{%- {second} {close}"));
+                }
+                None => out.push_str(tag),
+            },
         }
     }
     out + rest
+}
+
+/// Statements in place of one that changes a list: `set _ = a.b.append(c)` or `set c = a.b.pop(0)`.
+/// The engine's lists do not change (nor do those of transformers, which refuses such templates);
+/// Kimi K2's template needs them for the results of tools.
+fn changed_list(statement: &str) -> Option<[String; 2]> {
+    let (target, value) = statement.strip_prefix("set ")?.split_once('=')?;
+    let (list, argument) = value.trim().strip_suffix(')')?.rsplit_once('(')?;
+    let is_name = |name: &str| {
+        name.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.') && name.contains('.')
+    };
+    let (target, argument) = (target.trim(), argument.trim());
+    match list.rsplit_once('.')? {
+        (list, "append") if is_name(list) => {
+            let list = list.trim();
+            Some([format!("set {list} = {list} + [{argument}]"), format!("set {target} = none")])
+        }
+        (list, "pop") if is_name(list) && argument == "0" => {
+            Some([format!("set {target} = {list}[0]"), format!("set {list} = {list}[1:]")])
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replaces_statements_that_change_a_list() {
+        let text = "{%- set _ = n.ids.append('a') -%}{% set x = n.ids.pop(0) %}{% set y = f(x) %}";
+        let expected = "{%- set n.ids = n.ids + ['a'] -%}{%- set _ = none -%}\
+                        {% set x = n.ids[0] -%}{%- set n.ids = n.ids[1:] %}{% set y = f(x) %}";
+        assert_eq!(adapted(text), expected);
+    }
 }

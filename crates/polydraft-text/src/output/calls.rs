@@ -132,6 +132,12 @@ impl Calls {
             }
         }
         while self.advance(&mut parts, true) {}
+        if let State::Parameters(parameters) = &self.state
+            && !is_cut
+        {
+            // The end of the answer stands for the end of the call.
+            parts.push(OutputPart::Arguments(parameters.closing().to_owned()));
+        }
         let rest = std::mem::take(&mut self.pending);
         let is_text = matches!(self.state, State::Start | State::Text | State::After);
         if is_text && !(self.has_calls && rest.trim().is_empty()) {

@@ -19,9 +19,12 @@ pub(crate) fn read_value(
     form: &ParameterForm,
 ) -> Value {
     let string = || Value::String(text.to_owned());
+    // Strings in quotes are literals, too.
+    let is_quoted =
+        form.nested == Nested::Python && form.value(Kind::String) == form.value(Kind::Number);
     let only_string = allowed.iter().filter(|is_allowed| **is_allowed).count() == 1
         && allowed[Kind::String as usize];
-    if kind == Some(Kind::String) || (kind.is_none() && only_string) {
+    if !is_quoted && (kind == Some(Kind::String) || (kind.is_none() && only_string)) {
         return string();
     }
     let value = serde_json::from_str(text.trim()).ok().or_else(|| {
@@ -248,8 +251,8 @@ fn escaped(characters: &mut std::str::CharIndices) -> Option<char> {
 
 /// Reads a character by so many digits of its number.
 fn hexadecimal(characters: &mut std::str::CharIndices, digits: usize) -> Option<char> {
-    let number = (0..digits)
-        .try_fold(0, |number, _| Some(16 * number + characters.next()?.1.to_digit(16)?));
+    let number =
+        (0..digits).try_fold(0, |number, _| Some(16 * number + characters.next()?.1.to_digit(16)?));
     char::from_u32(number?)
 }
 
@@ -283,11 +286,15 @@ mod tests {
             all.map(|kind| format!("{kind:?}")).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(names(json!({ "$ref": "#/$defs/n" })), "Number Null");
-        assert_eq!(names(json!({ "anyOf": [{ "type": "string" }, { "const": [] }] })),
-            "String Array");
+        assert_eq!(
+            names(json!({ "anyOf": [{ "type": "string" }, { "const": [] }] })),
+            "String Array"
+        );
         assert_eq!(names(json!({ "enum": ["a", 1], "type": "string" })), "String");
-        assert_eq!(names(json!({ "allOf": [{ "type": ["string", "object"] }, { "type": "object" }] })),
-            "Object");
+        assert_eq!(
+            names(json!({ "allOf": [{ "type": ["string", "object"] }, { "type": "object" }] })),
+            "Object"
+        );
         assert_eq!(names(json!(true)).split(' ').count(), 6);
     }
 }

@@ -60,7 +60,12 @@ impl Parameters {
     }
 
     fn end(&self) -> Step {
-        Step::End(if self.count == 0 { "{}" } else { "}" }.to_owned())
+        Step::End(self.closing().to_owned())
+    }
+
+    /// What closes the object that the parameters so far are.
+    pub(crate) fn closing(&self) -> &'static str {
+        if self.count == 0 { "{}" } else { "}" }
     }
 
     fn read_key(
@@ -70,7 +75,8 @@ impl Parameters {
         parameters: &ParameterForm,
         ended: bool,
     ) -> Step {
-        match matches(&form.tail, pending, &[], self.slots.clone(), ended) {
+        // What the end of the answer cut is no text.
+        match matches(&form.tail, pending, &[], self.slots.clone(), false) {
             Match::Yes(..) if !form.tail.is_empty() => return self.end(),
             Match::Partial => return Step::Wait,
             Match::Yes(..) | Match::No => {}
@@ -78,7 +84,7 @@ impl Parameters {
         let (mut found, mut waits): (Option<(usize, String, &str)>, bool) = (None, false);
         for value in &parameters.values {
             let pattern = parameter_start(parameters, self.count, Some(value));
-            match matches(&pattern, pending, &[], Slots::default(), ended) {
+            match matches(&pattern, pending, &[], Slots::default(), false) {
                 Match::Yes(slots, end) if found.as_ref().is_none_or(|(best, ..)| end > *best) => {
                     found = Some((end, slots.key.unwrap_or_default(), value.before.as_str()));
                 }
@@ -86,7 +92,7 @@ impl Parameters {
                 Match::Yes(..) | Match::No => {}
             }
         }
-        if waits {
+        if waits && !(ended && found.is_some()) {
             return Step::Wait;
         }
         // What is neither a parameter nor the end is left to the text after the call.
@@ -239,12 +245,13 @@ fn tagged(text: &str, schema: &Value, root: &Value, form: &ParameterForm) -> Val
             return Value::String(text.to_owned());
         };
         let slots = Slots { key: Some(key.clone()), ..Slots::default() };
-        let end = (at..rest.len()).filter(|end| rest.is_char_boundary(*end)).find_map(|end| {
-            match matches(&around.after, &rest[end..], &[], slots.clone(), true) {
-                Match::Yes(_, length) => Some((end, end + length)),
-                _ => None,
-            }
-        });
+        let end =
+            (at..rest.len()).filter(|end| rest.is_char_boundary(*end)).find_map(
+                |end| match matches(&around.after, &rest[end..], &[], slots.clone(), true) {
+                    Match::Yes(_, length) => Some((end, end + length)),
+                    _ => None,
+                },
+            );
         let Some((end, next)) = end else { return Value::String(text.to_owned()) };
         let inner = match key.as_str() {
             "item" => schema.get("items"),
@@ -286,9 +293,9 @@ fn find_end(
         _ => "",
     };
     let ends = |rest: &str| {
-        [separator, tail].iter().any(|mark| {
-            mark.chars().next().is_some_and(|first| rest.starts_with(first))
-        })
+        [separator, tail]
+            .iter()
+            .any(|mark| mark.chars().next().is_some_and(|first| rest.starts_with(first)))
     };
     let scan = &mut current.scan;
     while let Some(character) = pending[current.scanned..].chars().next() {

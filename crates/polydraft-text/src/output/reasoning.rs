@@ -72,6 +72,8 @@ enum State {
     Between,
     /// At the start of the answer.
     Answer,
+    /// After the mark of the answer, which may end with white space.
+    Marked,
     /// In the answer; `marked` is whether it began with its mark.
     After { marked: bool },
 }
@@ -128,7 +130,7 @@ impl Reasoning {
     pub fn finish(&mut self) -> Split {
         let pending = std::mem::take(&mut self.pending);
         match self.state {
-            State::Before | State::Answer | State::After { .. } => {
+            State::Before | State::Answer | State::Marked | State::After { .. } => {
                 Split { answer: pending, ..Split::default() }
             }
             State::Inside { .. } => {
@@ -182,14 +184,19 @@ impl Reasoning {
                 Literal::Partial => return false,
                 Literal::End(length) => {
                     self.pending.drain(..length);
-                    let line_end = &answer_opening[answer_opening.trim_end().len()..];
-                    if let Some(rest) = self.pending.strip_prefix(line_end) {
-                        self.pending = rest.to_owned();
-                    }
-                    self.state = State::After { marked: true };
+                    self.state = State::Marked;
                 }
                 Literal::No => self.state = State::After { marked: false },
             },
+            State::Marked => {
+                let space = &answer_opening[answer_opening.trim_end().len()..];
+                match self.pending.strip_prefix(space) {
+                    Some(rest) => self.pending = rest.to_owned(),
+                    None if space.starts_with(&self.pending) => return false,
+                    None => {}
+                }
+                self.state = State::After { marked: true };
+            }
             State::After { marked: true } if !answer_closing.is_empty() => {
                 let Some(at) = self.pending.find(answer_closing) else {
                     let kept = partial_mark_len(&self.pending, answer_closing);
