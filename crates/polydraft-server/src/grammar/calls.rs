@@ -73,18 +73,20 @@ impl CallGrammar<'_> {
     fn with_text(&self, section: &str, calls: &str, opening: &str) -> String {
         let Self { form, marks, answer, .. } = self;
         let trigger = form.trigger();
+        // A text that begins like reasoning is reasoning.
+        let thought = if answer.has_reasoning() { answer.opening.as_str() } else { "" };
         if !answer.answer_opening.is_empty() {
             // A text has marks of its own.
             return match answer.answer_closing.is_empty() {
                 true => format!(
                     "start: {section} | {ANSWER_OPEN} TEXT?\nTEXT: {}\n",
-                    marks.without(trigger)
+                    marks.without(trigger, thought)
                 ),
                 false => format!(
                     "start: {section} | {ANSWER_OPEN} (closed {section}? | TEXT?)\n\
                      {}TEXT: {closed}\n",
-                    marks.up_to("closed", &answer.answer_closing),
-                    closed = marks.without(&answer.answer_closing)
+                    marks.up_to("closed", &answer.answer_closing, ""),
+                    closed = marks.without(&answer.answer_closing, "")
                 ),
             };
         }
@@ -100,11 +102,15 @@ impl CallGrammar<'_> {
             return format!("start: {section} | TEXT?\nTEXT: /(?s:.+)/ & ~/(?s:\\s*{start}.*)/\n");
         }
         let rest = marks.terms(&opening.trim_start()[trigger.len()..]);
-        let repeated = if self.allow_several { "*" } else { "?" };
+        let section = format!("before {rest} {calls}");
+        let start = match self.allow_several {
+            true => format!("({section})* TEXT?"),
+            false => format!("{section} | TEXT?"),
+        };
         format!(
-            "start: (before {rest} {calls}){repeated} TEXT?\n{}TEXT: {}\n",
-            marks.up_to("before", trigger),
-            marks.without(trigger)
+            "start: {start}\n{}TEXT: {}\n",
+            marks.up_to("before", trigger, thought),
+            marks.without(trigger, thought)
         )
     }
 

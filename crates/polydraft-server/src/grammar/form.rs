@@ -132,7 +132,7 @@ impl Form {
             false => marks.terms(text),
         };
         let mut start = String::new();
-        let inside = marks.up_to("thoughts", &form.closing);
+        let inside = marks.up_to("thoughts", &form.closing, "");
         let reasoning = match end {
             PromptEnd::Inside => "reasoning ",
             PromptEnd::Before if form.has_reasoning() && !form.opening.is_empty() => "reasoning? ",
@@ -271,7 +271,7 @@ mod tests {
         assert!(!rejected(json!({ "properties": { "a": number(100.0), "b": number(0.25),
                 "multipleOf": number(8.0) } })));
         // The multiples of all tools are counted.
-        let form = super::tests::hermes();
+        let form = crate::grammar::tests::hermes();
         let tools_rejected = |other: f64| {
             let tools = vec![("f", number(997.0)), ("g", number(other))];
             let calls = CallGrammar {

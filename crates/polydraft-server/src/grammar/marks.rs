@@ -39,20 +39,22 @@ impl Marks<'_> {
         if terms.is_empty() { "\"\"".to_owned() } else { terms.join(" ") }
     }
 
-    /// Rules that define `name` as any text up to and including the first of this mark.
-    pub fn up_to(&self, name: &str, mark: &str) -> String {
+    /// Rules that define `name` as any text up to and including the first of this mark; a text that
+    /// begins with `other`, if any, is not meant.
+    pub fn up_to(&self, name: &str, mark: &str, other: &str) -> String {
+        let not_other = self.not_after(other);
         let mut parts = self.parts(mark).into_iter();
         let rest = |parts: std::vec::IntoIter<Part>| {
             parts.map(|part| format!(" {}", part.term())).collect::<String>()
         };
         match parts.next() {
             Some(Part::Text(first)) => format!(
-                "{name}: {name}_text{}\n{name}_text[lazy]: /(?s:.*){}/\n",
+                "{name}: {name}_text{}\n{name}_text[lazy]: /(?s:.*){}/{not_other}\n",
                 rest(parts),
                 escape_regex(first)
             ),
             Some(Part::Special(first)) => format!(
-                "{name}: {upper}? {first}{}\n{upper}: /(?s:.+)/\n",
+                "{name}: {upper}? {first}{}\n{upper}: /(?s:.+)/{not_other}\n",
                 rest(parts),
                 upper = name.to_uppercase()
             ),
@@ -60,11 +62,23 @@ impl Marks<'_> {
         }
     }
 
-    /// Regular expression of text that does not contain the start of this mark.
-    pub fn without(&self, mark: &str) -> String {
+    /// Regular expression of text that does not contain the start of this mark; a text that begins
+    /// with `other`, if any, is not meant.
+    pub fn without(&self, mark: &str, other: &str) -> String {
+        let not_other = self.not_after(other);
         match self.parts(mark).first() {
-            Some(Part::Text(first)) => format!("/(?s:.+)/ & ~/(?s:.*{}.*)/", escape_regex(first)),
-            Some(Part::Special(_)) | None => "/(?s:.+)/".to_owned(),
+            Some(Part::Text(first)) => {
+                format!("/(?s:.+)/ & ~/(?s:.*{}.*)/{not_other}", escape_regex(first))
+            }
+            Some(Part::Special(_)) | None => format!("/(?s:.+)/{not_other}"),
+        }
+    }
+
+    /// Part of a regular expression that excludes text after this mark.
+    fn not_after(&self, mark: &str) -> String {
+        match self.parts(mark.trim()).first() {
+            Some(Part::Text(first)) => format!(" & ~/(?s:\\s*{}.*)/", escape_regex(first)),
+            Some(Part::Special(_)) | None => String::new(),
         }
     }
 }

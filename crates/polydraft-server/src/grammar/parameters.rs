@@ -240,7 +240,7 @@ impl Rules<'_> {
         if restrictions.is_empty() {
             let name = format!("{}_text_{}", self.parameters.prefix, self.count);
             self.count += 1;
-            let rules = marks.up_to(&name, &mark);
+            let rules = marks.up_to(&name, &mark, "");
             self.lark.push_str(&rules);
             let rest = self.after(
                 &ValueForm { before: String::new(), after: around.after[1..].to_vec() },
@@ -250,7 +250,7 @@ impl Rules<'_> {
         }
         let name = format!("{}_TEXT_{}", self.parameters.prefix.to_uppercase(), self.count);
         self.count += 1;
-        let within = marks.without(&mark);
+        let within = marks.without(&mark, "");
         let within = within.strip_prefix("/(?s:.+)/").unwrap_or_default();
         let _ = writeln!(self.lark, "{name}: {}{within}", restrictions.join(" & "));
         Ok(format!("{name} {after}"))
