@@ -9,7 +9,7 @@ use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, ColorChoice, Command, FromArgMatches};
 
 use crate::output::{self, Verbosity};
-use crate::{config, interrupts, threads};
+use crate::{config, foreign, interrupts, threads};
 
 /// Options of the whole program.
 #[derive(Args, Debug)]
@@ -73,9 +73,23 @@ pub fn main(
     run: impl FnOnce(&ArgMatches) -> Result<()>,
 ) -> ! {
     polydraft_runtime::retain_freed_memory();
+    let (words, names) = (line.clone(), option_names(&command));
     let done = parsed(line, command, run);
+    if done.as_ref().is_err_and(|error| error.downcast_ref().is_some_and(clap::Error::use_stderr))
+        && let Some(advice) = foreign::advice(words, &names)
+    {
+        output::note(advice);
+    }
     interrupts::wait_for_exit();
     output::exit(done)
+}
+
+/// Names of the options of all commands, as they are typed.
+fn option_names(command: &Command) -> Vec<String> {
+    let long = command.get_arguments().filter_map(|arg| Some(format!("--{}", arg.get_long()?)));
+    let short = command.get_arguments().filter_map(|arg| Some(format!("-{}", arg.get_short()?)));
+    let inner = command.get_subcommands().flat_map(option_names);
+    long.chain(short).chain(inner).collect()
 }
 
 fn parsed(

@@ -47,7 +47,7 @@ pub use observer::StepObserver;
 pub use polydraft::{Detokenizer, NoDetokenizer, Vocabulary};
 pub use prefix::PrefixCache;
 pub use processor::{AllowedTokens, LogitsProcessor, MinTokens, Penalties, RepetitionPenalty};
-pub use request::{Limits, Request, Speculation};
+pub use request::{Limits, Request, Span, Speculation};
 pub use score::{Alternatives, Scored, Scorer, score};
 pub use sequences::{Sequence, Sequences};
 pub use session::Session;

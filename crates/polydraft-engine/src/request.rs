@@ -17,6 +17,19 @@ pub struct Limits {
     pub end_tokens: Vec<Token>,
     /// Stop strings: they end the sequence and are not part of its text.
     pub stop: Vec<String>,
+    /// Part of the text in which stop strings do not count, such as a model's reasoning.
+    pub stop_outside: Option<Span>,
+}
+
+/// Part of a text between two marks, at its start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Span {
+    /// Mark at its start, which the text may begin with.
+    pub opening: String,
+    /// Mark at its end.
+    pub closing: String,
+    /// Whether the text begins inside.
+    pub is_open: bool,
 }
 
 impl Limits {

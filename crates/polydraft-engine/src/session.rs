@@ -90,7 +90,7 @@ impl<'c> Session<'c> {
     ) -> Self {
         let rng = request.take_rng();
         let Request { sampling, speculation, limits, detokenizer, .. } = request;
-        let stops = StopScanner::new(&limits.stop);
+        let stops = StopScanner::new(&limits.stop).outside(limits.stop_outside.as_ref());
         let mut session = Self {
             target,
             drafter,

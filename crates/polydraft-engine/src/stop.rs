@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use crate::request::Span;
+
 /// Released text: chunks with their marks.
 pub type MarkedText<M> = Vec<(String, M)>;
 
@@ -13,13 +15,30 @@ pub type MarkedText<M> = Vec<(String, M)>;
 pub struct StopScanner<M> {
     stops: Vec<String>,
     withheld: VecDeque<(String, M)>,
+    /// Text in which stop strings do not count, and where the scan is.
+    span: Option<(Span, Place)>,
+}
+
+/// Place of a scan beside the span without stop strings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// At the start of the text, where the span may begin.
+    Before,
+    Inside,
 }
 
 impl<M: Copy> StopScanner<M> {
     /// Creates a scanner; empty stop strings are ignored.
     pub fn new(stops: &[String]) -> Self {
         let stops = stops.iter().filter(|stop| !stop.is_empty()).cloned().collect();
-        Self { stops, withheld: VecDeque::new() }
+        Self { stops, withheld: VecDeque::new(), span: None }
+    }
+
+    /// Ignores stop strings in this span of the text.
+    pub fn outside(self, span: Option<&Span>) -> Self {
+        let place = |span: &Span| if span.is_open { Place::Inside } else { Place::Before };
+        let span = span.filter(|_| !self.stops.is_empty());
+        Self { span: span.map(|span| (span.clone(), place(span))), ..self }
     }
 
     /// Takes a chunk; returns the released text and whether a stop string was completed. The text
@@ -29,7 +48,52 @@ impl<M: Copy> StopScanner<M> {
         if !text.is_empty() {
             self.withheld.push_back((text.to_owned(), mark));
         }
-        let withheld: String = self.withheld.iter().map(|(text, _)| text.as_str()).collect();
+        let mut skipped = Vec::new();
+        if !self.skip_span(&mut skipped) {
+            return (skipped, false);
+        }
+        let (released, stopped) = self.scan();
+        skipped.extend(released);
+        (skipped, stopped)
+    }
+
+    /// Releases the text of the span. Returns whether the scan is past it.
+    fn skip_span(&mut self, released: &mut MarkedText<M>) -> bool {
+        while let Some((span, place)) = self.span.clone() {
+            let withheld = self.text();
+            let (length, next) = match place {
+                Place::Before => {
+                    let text = withheld.trim_start();
+                    let start = withheld.len() - text.len();
+                    match text.starts_with(&span.opening) {
+                        true => (start + span.opening.len(), Some(Place::Inside)),
+                        false if span.opening.starts_with(text) => return false,
+                        false => (0, None),
+                    }
+                }
+                Place::Inside => match withheld.find(&span.closing) {
+                    Some(at) => (at + span.closing.len(), None),
+                    None => {
+                        let begins = |start: &usize| span.closing.starts_with(&withheld[*start..]);
+                        let starts = withheld.char_indices().map(|(start, _)| start);
+                        let length = starts.into_iter().find(begins).unwrap_or(withheld.len());
+                        released.extend(self.release(length));
+                        return false;
+                    }
+                },
+            };
+            released.extend(self.release(length));
+            self.span = next.map(|place| (span, place));
+        }
+        true
+    }
+
+    fn text(&self) -> String {
+        self.withheld.iter().map(|(text, _)| text.as_str()).collect()
+    }
+
+    fn scan(&mut self) -> (MarkedText<M>, bool) {
+        let withheld = self.text();
         let found = self.stops.iter().filter_map(|stop| withheld.find(stop.as_str())).min();
         if let Some(start) = found {
             let released = self.release(start);
@@ -112,6 +176,34 @@ mod tests {
         // A partial match may overlap the real one.
         assert_eq!(run(&["aab"], &["a", "a", "a", "b"]).0, ["", "", "a", ""]);
         assert_eq!(run(&["é!"], &["é", "é", "!"]).0, ["", "é", ""]);
+    }
+
+    #[test]
+    fn ignores_stop_strings_in_the_span() {
+        for (is_open, text, expected, stops) in [
+            (true, "a END b</t>c END", "a END b</t>c ", true),
+            (false, " <t>a END</t>c END", " <t>a END</t>c ", true),
+            (false, "a END</t>", "a ", true),
+            (false, "<tEND", "<t", true),
+            (true, "a END", "a END", false),
+            (false, "<t", "<t", false),
+        ] {
+            let span = Span { opening: "<t>".to_owned(), closing: "</t>".to_owned(), is_open };
+            for (cut, _) in text.char_indices() {
+                let mut scanner = StopScanner::new(&["END".to_owned()]).outside(Some(&span));
+                let (mut released, mut stopped) = (String::new(), false);
+                for chunk in [&text[..cut], &text[cut..]] {
+                    let (out, now) = scanner.push(chunk, ());
+                    released.extend(out.into_iter().map(|(text, ())| text));
+                    stopped |= now;
+                    if stopped {
+                        break;
+                    }
+                }
+                released.extend(scanner.finish().into_iter().map(|(text, ())| text));
+                assert_eq!((released.as_str(), stopped), (expected, stops), "{text} at {cut}");
+            }
+        }
     }
 
     #[test]

@@ -177,7 +177,10 @@ impl Models {
     pub async fn get_or_load(&self, name: Option<&str>) -> Result<Arc<LoadedModel>, Problem> {
         let slot = match name {
             None => self.slots.first(),
-            Some(name) => self.slots.iter().find(|slot| slot.is_named(name)),
+            Some(name) => self.slots.iter().find(|slot| slot.is_named(name)).or_else(|| {
+                let takes_any = self.options.any_model_name && self.slots.len() == 1;
+                self.slots.first().filter(|_| takes_any)
+            }),
         };
         let slot = slot.ok_or_else(|| self.unknown_model(name.unwrap_or_default()))?;
         *slot.last_used() = Instant::now();

@@ -42,6 +42,8 @@ pub struct ServerOptions {
     pub grace_period: Duration,
     /// Rejects unknown parameters and those that would be ignored.
     pub strict: bool,
+    /// Takes any model name in requests, if there is one model.
+    pub any_model_name: bool,
     /// Default request parameters, used where a request omits them.
     pub defaults: Map<String, Value>,
     /// Additional path prefix, such as `/llm`; empty for none.
@@ -84,6 +86,7 @@ impl Default for ServerOptions {
             max_body_bytes: 2 << 20,
             grace_period: Duration::from_secs(30),
             strict: false,
+            any_model_name: false,
             defaults: Map::new(),
             path_prefix: String::new(),
             continue_final_answer: false,

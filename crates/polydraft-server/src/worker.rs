@@ -19,6 +19,7 @@ mod pace;
 mod random;
 mod running;
 mod speculation;
+mod thinking;
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -43,6 +44,7 @@ pub use job::{
 use pace::PrefillPace;
 use running::{PromptScorer, RunningRequest, Sequence};
 pub use speculation::BuiltSpeculation;
+pub use thinking::ThinkingBudget;
 
 /// Idle time after which memory is returned to the system.
 const IDLE_BEFORE_RELEASE: Duration = Duration::from_secs(1);

@@ -148,11 +148,11 @@ fn names_the_invalid_field_of_a_message() {
     let server = start(NOW, |_| ());
     for (messages, param) in [
         (json!([]), "messages"),
-        (json!([{ "role": "tool", "content": "a" }]), "messages[0].role"),
+        (json!([{ "role": "tool", "content": "a" }]), "messages[0].tool_call_id"),
         (json!([{ "role": "user", "content": [{ "type": "image_url" }] }]), "messages[0].content"),
         (json!([{ "role": "user", "content": "bad" }]), "messages"),
         (json!([{ "role": "user" }]), "messages[0].content"),
-        (json!([{ "role": "assistant", "tool_calls": [{}] }]), "messages[0].tool_calls"),
+        (json!([{ "role": "assistant", "tool_calls": [{}] }]), "messages[0].tool_calls[0]"),
         (
             json!([{ "role": "user", "content": "a", "tool_call_id": "b" }]),
             "messages[0].tool_call_id",

@@ -238,11 +238,7 @@ fn responses_reject_unsupported_parameters() {
     for (name, value, param) in [
         ("n", json!(2), "n"),
         ("text", json!({ "format": { "type": "xml" } }), "text.format"),
-        (
-            "input",
-            json!([{ "type": "function_call_output", "role": "user", "content": "" }]),
-            "input[0].type",
-        ),
+        ("input", json!([{ "type": "function_call_output", "output": "a" }]), "input[0].call_id"),
     ] {
         let mut body = json!({ "input": "a", "max_output_tokens": 2 });
         body[name] = value;

@@ -109,7 +109,7 @@ fn calls_of_unknown_or_forbidden_tools_stay_text() {
         }
         let answer = server.post("/v1/chat/completions", &other).json();
         let choice = &answer["choices"][0];
-        assert_eq!(choice["finish_reason"], "stop");
+        assert_eq!(choice["finish_reason"], "stop", "{answer}");
         assert!(
             choice["message"]["content"].as_str().unwrap().trim_start().starts_with("<tool_call>"),
             "{choice}"

@@ -257,6 +257,18 @@ impl Tokenizer {
         self.encode_with(text, false)
     }
 
+    /// Encodes a text in which special tokens are ordinary text, too.
+    ///
+    /// # Errors
+    /// Fails if the tokenizer rejects the text.
+    pub fn encode_as_text(&self, text: &str) -> Result<Vec<Token>> {
+        let mut tokenizer = self.inner.tokenizer.clone();
+        tokenizer.set_encode_special_tokens(true);
+        let inner =
+            Inner { tokenizer, path: self.inner.path.clone(), special: self.inner.special.clone() };
+        Self { inner: Arc::new(inner), rows: self.rows }.encode_plain(text)
+    }
+
     fn encode_with(&self, text: &str, special: bool) -> Result<Vec<Token>> {
         let refused = |problem: String| self.checked("encoding", Ok(Err(problem.into())));
         let blank = longest_whitespace_run(text);

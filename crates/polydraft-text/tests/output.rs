@@ -267,6 +267,8 @@ fn derives_reasoning_and_the_marks_of_answers() {
 
 #[test]
 fn templates_without_calls_have_no_form() {
+    let hermes_described = "{% if tools %}<tool_call>{\\\"name\\\": .., \\\"arguments\\\": ..}</tool_call>{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
+    assert!(form(hermes_described).calls.is_some_and(|form| form.is_object()));
     let described = "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
     let described = form(described);
     assert!(described.calls.is_none() && described.lists_tools);

@@ -83,6 +83,7 @@ pub fn run(args: Args) -> Result<()> {
             max_tokens: (args.max_tokens > 0).then_some(args.max_tokens),
             end_tokens: session.run().models.language.answer_end_tokens(),
             stop: Vec::new(),
+            stop_outside: None,
         },
         messages: args.system.iter().map(Message::system).collect(),
         rejected: 0,

@@ -149,6 +149,7 @@ pub fn run(args: Args) -> Result<()> {
             max_tokens: (args.limits.max_tokens > 0).then_some(args.limits.max_tokens),
             end_tokens: args.limits.ends.tokens(args.chat.end_tokens(language)),
             stop: args.limits.ends.stop(),
+            stop_outside: None,
         },
         shared_randomness: args.output.invariant,
         scores: args.output.logprobs,

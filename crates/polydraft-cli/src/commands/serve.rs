@@ -117,6 +117,11 @@ struct ServerArgs {
         value_parser = clap::value_parser!(u32).range(1..=4096),
     )]
     parallel: u32,
+    /// Take any model name in requests.
+    ///
+    /// For clients that were configured with another model. Only with a single model.
+    #[arg(long, conflicts_with = "models")]
+    any_model_name: bool,
     /// Reject unknown parameters and those that have no effect.
     ///
     /// Otherwise they are ignored, and listed in the log and in the response header
@@ -361,6 +366,7 @@ impl Args {
             context: server.context.map(|context| context as usize),
             max_body_bytes: server.max_body as usize,
             grace_period: Duration::from_secs(server.grace),
+            any_model_name: server.any_model_name,
             strict: server.strict,
             defaults: server.request_defaults.map(|given| given.0).unwrap_or_default(),
             path_prefix: server.root_path,

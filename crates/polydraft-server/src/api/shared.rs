@@ -18,6 +18,7 @@ pub mod speculation;
 mod steps;
 mod stream;
 mod strict;
+pub mod thinking;
 pub mod timings;
 pub mod tokens;
 pub mod tools;

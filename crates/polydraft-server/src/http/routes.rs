@@ -28,7 +28,7 @@ pub fn router(models: Arc<Models>) -> Router {
         .merge(v1)
         .merge(ollama::routes())
         .merge(llama::routes())
-        .route("/api/version", get(version))
+        .route("/api/version", get(ollama_version))
         .route("/version", get(version))
         .route("/metrics", get(metrics))
         .route("/openapi.json", get(|| async { Json(openapi::description()) }))
@@ -67,6 +67,13 @@ async fn health(State(models): State<Arc<Models>>) -> Response {
         _ => return Json(json!({ "status": "ok" })).into_response(),
     };
     (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": status }))).into_response()
+}
+
+/// Version of Ollama whose interface is offered: clients ask for a minimum.
+const OLLAMA_VERSION: &str = "0.12.6";
+
+async fn ollama_version() -> Json<Value> {
+    Json(json!({ "version": OLLAMA_VERSION, "polydraft": env!("CARGO_PKG_VERSION") }))
 }
 
 async fn version() -> Json<Value> {

@@ -14,6 +14,7 @@ use polydraft_runtime::Speculation;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::speculation::BuiltSpeculation;
+use super::thinking::ThinkingBudget;
 use crate::grammar::Grammar;
 
 /// Parameters of one prompt and the sequences that continue it.
@@ -30,6 +31,8 @@ pub struct RequestParams {
     pub min_tokens: usize,
     /// Grammar of the outputs, if any.
     pub grammar: Option<Grammar>,
+    /// Budget of the reasoning, if limited.
+    pub thinking: Option<ThinkingBudget>,
     /// Verifiers and trees of the sequences; `None` is plain decoding.
     pub speculation: Option<BuiltSpeculation>,
     /// Limits that end a sequence.
@@ -77,6 +80,7 @@ impl RequestParams {
             allowed: self.allowed.clone(),
             min_tokens: self.min_tokens,
             grammar: self.grammar.clone(),
+            thinking: self.thinking.clone(),
             speculation: speculation.map(BuiltSpeculation::for_another_prompt).transpose()?,
             limits: self.limits.clone(),
             seed: self.seed,
@@ -393,6 +397,7 @@ mod tests {
             penalties: Penalties::default(),
             min_tokens: 0,
             grammar: None,
+            thinking: None,
             speculation: None,
             limits: Limits::default(),
             seed: 0,

@@ -13,6 +13,7 @@ use super::catch_panic;
 use super::costs::StepCosts;
 use super::job::{Event, Failure, Job, RequestParams};
 use super::random::ReversibleRng;
+use super::thinking::ThinkingBudget;
 use crate::grammar::Mask;
 use crate::telemetry::Telemetry;
 
@@ -23,6 +24,7 @@ struct LogitChanges {
     mask: Option<Mask>,
     allowed: Option<AllowedTokens>,
     min_tokens: MinTokens,
+    thinking: Option<ThinkingBudget>,
 }
 
 impl LogitChanges {
@@ -34,8 +36,13 @@ impl LogitChanges {
         let (tokens, end_tokens) = (params.min_tokens, params.limits.end_tokens.clone());
         let min_tokens = MinTokens { tokens, end_tokens };
         let allowed = params.allowed.clone();
-        let changes = !penalties.is_neutral() || mask.is_some() || allowed.is_some() || tokens > 0;
-        changes.then_some(Self { penalties, mask, allowed, min_tokens })
+        let thinking = params.thinking.clone();
+        let changes = !penalties.is_neutral()
+            || mask.is_some()
+            || allowed.is_some()
+            || tokens > 0
+            || thinking.is_some();
+        changes.then_some(Self { penalties, mask, allowed, min_tokens, thinking })
     }
 }
 
@@ -49,10 +56,17 @@ impl LogitsProcessor for LogitChanges {
             allowed.process(decided, path, logits);
         }
         self.min_tokens.process(decided, path, logits);
+        if let Some(thinking) = &self.thinking {
+            thinking.process(decided, path, logits);
+        }
     }
 
     fn forced(&self, decided: &[Token]) -> Vec<Token> {
         // A forced token stays forced, whatever is subtracted from its logit.
+        let thinking = self.thinking.as_ref().map_or_else(Vec::new, |t| t.forced(decided));
+        if !thinking.is_empty() {
+            return thinking;
+        }
         self.mask.as_ref().map_or_else(Vec::new, |mask| mask.forced(decided))
     }
 }

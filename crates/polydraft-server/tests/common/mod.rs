@@ -191,7 +191,7 @@ pub fn start_tool_calling_model() -> TestServer {
             "lstrip": false, "rstrip": false,
         "normalized": false}]}"#;
     let tokenizer = Tokenizer::parse(file, "tokenizer.json").unwrap();
-    let template = "{% for tool in tools %}a {% endfor %}\
+    let template = "{% for tool in tools or [] %}a {% endfor %}\
         {% for m in messages %}b {% for call in m.tool_calls %}c {% endfor %}\
         {% endfor %}{# <tool_call>{\"name\": .., \"arguments\": ..}</tool_call> #}";
     let language = language_with_template(tokenizer, template);

@@ -57,6 +57,7 @@ pub(super) fn output_form(template: &ChatTemplate) -> OutputForm {
             return form;
         }
     }
+    form.calls = table::described_calls(template.source()).map(Arc::new);
     form
 }
 

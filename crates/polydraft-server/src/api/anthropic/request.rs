@@ -9,6 +9,7 @@ use crate::LoadedModel;
 use crate::api::Prepared;
 use crate::api::openai::chat;
 use crate::api::shared::error::Problem;
+use crate::api::shared::messages::{check_unread_fields, is_media, media_problem};
 use crate::api::shared::read::read;
 
 /// Fields that are translated; `rest` is passed on unchanged.
@@ -19,7 +20,6 @@ struct Request {
     stop_sequences: Option<Vec<String>>,
     tools: Option<Vec<Tool>>,
     tool_choice: Option<Choice>,
-    thinking: Option<Thinking>,
     output_config: Option<OutputConfig>,
     #[serde(rename = "metadata")]
     _metadata: Option<Value>,
@@ -37,7 +37,7 @@ struct InputMessage {
 #[serde(untagged, expecting = "a string or a list of blocks")]
 enum Blocks {
     Text(String),
-    List(Vec<Block>),
+    List(Vec<Value>),
 }
 
 #[derive(Deserialize)]
@@ -52,6 +52,51 @@ enum Block {
     RedactedThinking {},
     ToolUse { id: String, name: String, input: Value },
     ToolResult { tool_use_id: String, content: Option<Blocks> },
+}
+
+/// Types of blocks that are read, and their fields.
+const BLOCKS: [(&str, &[&str]); 5] = [
+    ("text", &["text", "citations"]),
+    ("thinking", &["thinking", "signature"]),
+    ("redacted_thinking", &["data"]),
+    ("tool_use", &["id", "name", "input", "caller"]),
+    ("tool_result", &["tool_use_id", "content", "is_error"]),
+];
+
+/// What a translation leaves out.
+struct LeftOut {
+    /// Whether it is an error.
+    strict: bool,
+    names: Vec<String>,
+}
+
+impl LeftOut {
+    /// Reads a block; `None` if it is of a type that only a provider's own tools write.
+    ///
+    /// # Errors
+    /// An invalid block; an image; with `strict` also what is left out.
+    fn read_block(&mut self, block: Value, param: &str) -> Result<Option<Block>, Problem> {
+        let kind = block.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
+        if is_media(&kind) {
+            return Err(media_problem(&kind, param));
+        }
+        let known = BLOCKS.iter().find(|(known, _)| *known == kind);
+        match known {
+            Some((_, fields)) => {
+                let rest = block.as_object().into_iter().flatten();
+                let rest =
+                    rest.filter(|(name, _)| *name != "type" && !fields.contains(&name.as_str()));
+                let rest = rest.map(|(name, value)| (name.clone(), value.clone())).collect();
+                check_unread_fields(&rest, param, self.strict, &mut self.names)?;
+            }
+            None if kind.is_empty() || self.strict => {}
+            None => {
+                self.names.push(format!("{param} ({kind})"));
+                return Ok(None);
+            }
+        }
+        read(block).map(Some).map_err(|problem| problem.with_param(param))
+    }
 }
 
 #[derive(Deserialize)]
@@ -74,12 +119,6 @@ enum Choice {
 }
 
 #[derive(Deserialize)]
-struct Thinking {
-    #[serde(rename = "type")]
-    kind: String,
-}
-
-#[derive(Deserialize)]
 struct OutputConfig {
     effort: Option<String>,
     format: Option<Value>,
@@ -94,8 +133,10 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Message>, Pr
     let stops = request.stop_sequences.take().unwrap_or_default();
     let model_name =
         request.rest.get("model").and_then(Value::as_str).unwrap_or(model.name()).to_owned();
-    let body = translate(request, &stops)?;
-    let prepared = chat::prepare(model, body)?;
+    let mut left_out = LeftOut { strict: model.options.strict, names: Vec::new() };
+    let body = translate(request, &stops, &mut left_out)?;
+    let mut prepared = chat::prepare(model, body)?;
+    prepared.ignored.extend(left_out.names);
     Ok(prepared.map_answer(|answer| Message::new(answer, model_name, stops, model.caches_prompts)))
 }
 
@@ -109,17 +150,16 @@ pub fn count_tokens(model: &LoadedModel, body: Value) -> Result<Value, Problem> 
     Ok(json!({ "input_tokens": tokens }))
 }
 
-fn translate(request: Request, stops: &[String]) -> Result<Value, Problem> {
-    let Request { messages, system, tools, tool_choice, thinking, output_config, rest, .. } =
-        request;
+fn translate(request: Request, stops: &[String], left_out: &mut LeftOut) -> Result<Value, Problem> {
+    let Request { messages, system, tools, tool_choice, output_config, rest, .. } = request;
     let mut body = rest;
     let mut output = Vec::new();
     if let Some(system) = system {
-        output.push(json!({ "role": "system", "content": join_text(system, "system")? }));
+        output.push(json!({ "role": "system", "content": join_text(system, "system", left_out)? }));
     }
     let continues = messages.last().is_some_and(|last| last.role == "assistant");
     for (number, InputMessage { role, content }) in messages.into_iter().enumerate() {
-        translate_message(&role, content, &format!("messages[{number}]"), &mut output)?;
+        translate_message(&role, content, &format!("messages[{number}]"), left_out, &mut output)?;
     }
     body.insert("messages".to_owned(), output.into());
     if continues {
@@ -129,8 +169,7 @@ fn translate(request: Request, stops: &[String]) -> Result<Value, Problem> {
         body.insert("stop".to_owned(), json!(stops));
     }
     if let Some(tools) = tools.filter(|tools| !tools.is_empty()) {
-        let tools: Vec<Value> =
-            tools.into_iter().enumerate().map(translate_tool).collect::<Result<_, _>>()?;
+        let tools: Vec<Value> = tools.into_iter().map(translate_tool).collect();
         body.insert("tools".to_owned(), tools.into());
     }
     if let Some(choice) = tool_choice {
@@ -151,10 +190,6 @@ fn translate(request: Request, stops: &[String]) -> Result<Value, Problem> {
             body.insert("parallel_tool_calls".to_owned(), (!sequential).into());
         }
     }
-    if let Some(Thinking { kind }) = thinking {
-        let variables = json!({ "enable_thinking": kind != "disabled" });
-        body.insert("chat_template_kwargs".to_owned(), variables);
-    }
     if let Some(OutputConfig { effort, format }) = output_config {
         if let Some(effort) = effort {
             body.insert("reasoning_effort".to_owned(), effort.into());
@@ -172,6 +207,7 @@ fn translate_message(
     role: &str,
     content: Blocks,
     param: &str,
+    left_out: &mut LeftOut,
     output: &mut Vec<Value>,
 ) -> Result<(), Problem> {
     if !matches!(role, "user" | "assistant" | "system") {
@@ -183,7 +219,13 @@ fn translate_message(
     }
     let blocks = match content {
         Blocks::Text(text) => vec![Block::Text { text }],
-        Blocks::List(blocks) => blocks,
+        Blocks::List(blocks) => {
+            let mut read = Vec::new();
+            for (number, block) in blocks.into_iter().enumerate() {
+                read.extend(left_out.read_block(block, &format!("{param}.content[{number}]"))?);
+            }
+            read
+        }
     };
     let (mut body_text, mut thoughts, mut calls) = (String::new(), String::new(), Vec::new());
     for block in blocks {
@@ -196,7 +238,8 @@ fn translate_message(
                 calls.push(json!({ "id": id, "type": "function", "function": function }));
             }
             Block::ToolResult { tool_use_id, content } => {
-                let content = content.map(|content| join_text(content, param)).transpose()?;
+                let content =
+                    content.map(|content| join_text(content, param, left_out)).transpose()?;
                 output.push(json!({ "role": "tool", "tool_call_id": tool_use_id,
                     "content": content.unwrap_or_default() }));
             }
@@ -220,14 +263,15 @@ fn translate_message(
     Ok(())
 }
 
-fn join_text(content: Blocks, param: &str) -> Result<String, Problem> {
+fn join_text(content: Blocks, param: &str, left_out: &mut LeftOut) -> Result<String, Problem> {
     let blocks = match content {
         Blocks::Text(text) => return Ok(text),
         Blocks::List(blocks) => blocks,
     };
-    let text = |block| match block {
-        Block::Text { text } => Ok(text),
-        _ => {
+    let text = |block| match left_out.read_block(block, param)? {
+        Some(Block::Text { text }) => Ok(text),
+        None => Ok(String::new()),
+        Some(_) => {
             let problem = "expected a string or blocks of type text";
             Err(Problem::invalid(problem).with_param(param).with_code("unsupported_parameter"))
         }
@@ -235,15 +279,11 @@ fn join_text(content: Blocks, param: &str) -> Result<String, Problem> {
     blocks.into_iter().map(text).collect()
 }
 
-fn translate_tool((number, tool): (usize, Tool)) -> Result<Value, Problem> {
+fn translate_tool(tool: Tool) -> Value {
     let Tool { kind, name, description, input_schema, strict } = tool;
     if let Some(kind) = kind.filter(|kind| kind != "custom") {
-        let problem =
-            format!("tools of type {kind:?} are not supported: they run on Anthropic's servers");
-        let param = format!("tools[{number}].type");
-        return Err(Problem::invalid(problem)
-            .with_param(&param)
-            .with_code("unsupported_parameter"));
+        // It runs on Anthropic's servers; conversations leave it out by name.
+        return json!({ "type": kind, "name": name });
     }
     let mut function = json!({ "name": name });
     let parts = [
@@ -256,5 +296,5 @@ fn translate_tool((number, tool): (usize, Tool)) -> Result<Value, Problem> {
             function[member] = value;
         }
     }
-    Ok(json!({ "type": "function", "function": function }))
+    json!({ "type": "function", "function": function })
 }

@@ -3,24 +3,28 @@
 use polydraft::Token;
 use polydraft_text::{Ending, Rendering};
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::LoadedModel;
 use crate::api::shared::error::Problem;
-use crate::api::shared::messages::{ChatMessage, to_messages, variables};
+use crate::api::shared::messages::{ChatMessage, to_messages};
 use crate::api::shared::read::read;
+use crate::api::shared::thinking::Thinking;
 use crate::api::shared::values::null_is_default;
 
 #[derive(Deserialize)]
 struct Tokenize {
-    /// vLLM's name; llama.cpp calls it `content`.
-    #[serde(alias = "content")]
+    /// vLLM's name.
     prompt: Option<String>,
+    /// llama.cpp's name: a string, or a list of strings and token ids.
+    content: Option<Content>,
     #[serde(flatten)]
     chat: Chat,
     /// Whether to add the special tokens that the model expects around a text.
     #[serde(alias = "add_special")]
     add_special_tokens: Option<bool>,
+    /// Whether special tokens in the text are tokens, not text.
+    parse_special: Option<bool>,
     #[serde(default, deserialize_with = "null_is_default")]
     return_token_strs: bool,
     /// llama.cpp's option to return tokens with their strings.
@@ -29,10 +33,25 @@ struct Tokenize {
 }
 
 #[derive(Deserialize)]
+#[serde(untagged, expecting = "a string, or a list of strings and token ids")]
+enum Content {
+    Text(String),
+    Mixed(Vec<Part>),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Part {
+    Token(Token),
+    Text(String),
+}
+
+#[derive(Deserialize)]
 struct Chat {
     messages: Option<Vec<ChatMessage>>,
     tools: Option<Vec<Value>>,
-    chat_template_kwargs: Option<Map<String, Value>>,
+    #[serde(flatten)]
+    thinking: Thinking,
     add_generation_prompt: Option<bool>,
     #[serde(default, deserialize_with = "null_is_default")]
     continue_final_message: bool,
@@ -46,11 +65,11 @@ struct Detokenize {
 /// Renders a conversation with the chat template.
 fn render_chat(model: &LoadedModel, chat: Chat) -> Result<Option<String>, Problem> {
     let Some(messages) = chat.messages else { return Ok(None) };
-    let messages = to_messages(model, messages)?;
+    let messages = to_messages(model, messages, &mut Vec::new())?;
     let template = model.language.chat.as_ref().ok_or_else(|| {
         Problem::from(polydraft_text::Error::NoTemplate { model: model.name().to_owned() })
     })?;
-    let variables = variables(chat.chat_template_kwargs, None);
+    let variables = chat.thinking.variables();
     let ending = match (chat.continue_final_message, chat.add_generation_prompt) {
         (true, _) => Ending::Continue,
         (false, Some(false)) => Ending::Message,
@@ -69,15 +88,29 @@ pub fn tokenize(model: &LoadedModel, body: Value) -> Result<Value, Problem> {
     let request: Tokenize = read(body)?;
     let tokenizer = &model.language.tokenizer;
     let chat_text = render_chat(model, request.chat)?;
-    let (text, special) = match (request.prompt, chat_text) {
-        (Some(prompt), None) => (prompt, request.add_special_tokens.unwrap_or(true)),
+    let given = [request.prompt.is_some(), request.content.is_some(), chat_text.is_some()];
+    if given.into_iter().filter(|given| *given).count() != 1 {
+        return Err(Problem::invalid("expected either prompt or messages").with_param("prompt"));
+    }
+    let special = request.add_special_tokens;
+    let (parts, special) = match (request.prompt, request.content, chat_text) {
+        (Some(prompt), ..) => (vec![Part::Text(prompt)], special.unwrap_or(true)),
+        (_, Some(Content::Text(text)), _) => (vec![Part::Text(text)], special.unwrap_or(false)),
+        (_, Some(Content::Mixed(parts)), _) => (parts, special.unwrap_or(false)),
         // The template adds special tokens itself.
-        (None, Some(text)) => (text, request.add_special_tokens.unwrap_or(false)),
-        _ => {
-            return Err(Problem::invalid("expected either prompt or messages").with_param("prompt"));
-        }
+        (_, None, text) => (text.map(Part::Text).into_iter().collect(), special.unwrap_or(false)),
     };
-    let tokens = if special { tokenizer.encode(&text)? } else { tokenizer.encode_plain(&text)? };
+    let mut tokens = Vec::new();
+    for (number, part) in parts.into_iter().enumerate() {
+        match part {
+            Part::Token(token) => tokens.push(token),
+            Part::Text(text) if request.parse_special == Some(false) => {
+                tokens.extend(tokenizer.encode_as_text(&text)?);
+            }
+            Part::Text(text) if special && number == 0 => tokens.extend(tokenizer.encode(&text)?),
+            Part::Text(text) => tokens.extend(tokenizer.encode_plain(&text)?),
+        }
+    }
     let string = |token: &Token| model.language.vocabulary.token(*token).unwrap_or_default();
     let strings: Vec<&str> = tokens.iter().map(string).collect();
     if request.with_pieces {
@@ -102,7 +135,7 @@ pub fn detokenize(model: &LoadedModel, body: Value) -> Result<Value, Problem> {
         let problem = format!("tokens: expected ids below {}, got {got}", model.vocabulary);
         return Err(Problem::invalid(problem).with_param("tokens"));
     }
-    let text = model.language.tokenizer.decode(&tokens)?;
+    let text = model.language.tokenizer.decode_with_special(&tokens)?;
     Ok(json!({ "prompt": text, "content": text }))
 }
 

@@ -10,6 +10,7 @@ use crate::LoadedModel;
 use crate::api::Prepared;
 use crate::api::openai::{chat, completions};
 use crate::api::shared::error::Problem;
+use crate::api::shared::messages::media_problem;
 use crate::api::shared::read::read;
 
 /// Fields of both routes; `rest` is passed on unchanged.
@@ -60,10 +61,6 @@ struct Generate {
     system: Option<String>,
     raw: Option<bool>,
     images: Option<Vec<Value>>,
-    #[serde(rename = "context")]
-    _context: Option<Value>,
-    #[serde(rename = "template")]
-    _template: Option<Value>,
     #[serde(flatten)]
     rest: Map<String, Value>,
 }
@@ -118,11 +115,7 @@ fn translate(common: Common, rest: Map<String, Value>) -> Value {
             // The server decides on memory and threads.
             "num_ctx" | "num_thread" | "num_gpu" | "num_batch" | "num_keep" | "use_mmap"
             | "main_gpu" | "numa" | "low_vram" | "penalize_newline" => {}
-            "num_predict" => {
-                if value.as_i64().is_some_and(|max| max >= 0) {
-                    body.insert("max_tokens".to_owned(), value);
-                }
-            }
+            "num_predict" => drop(body.insert("max_tokens".to_owned(), value)),
             _ => drop(body.insert(name, value)),
         }
     }
@@ -152,9 +145,7 @@ fn translate(common: Common, rest: Map<String, Value>) -> Value {
 }
 
 fn images(param: &str) -> Problem {
-    Problem::invalid("images are not supported")
-        .with_param(param)
-        .with_code("unsupported_parameter")
+    media_problem("image", param)
 }
 
 /// Translates messages. Calls get ids, and results of tools refer to them in order.

@@ -14,23 +14,28 @@ use crate::api::shared::answer::{Answer, Shape};
 use crate::api::shared::conversation::{encode_messages, prompt_from_tokens, read_output};
 use crate::api::shared::error::Problem;
 use crate::api::shared::format;
-use crate::api::shared::messages::{ChatMessage, omitted_messages, to_messages, variables};
+use crate::api::shared::messages::{ChatMessage, omitted_messages, to_messages};
 use crate::api::shared::params::Common;
 use crate::api::shared::read::read;
 use crate::api::shared::rest::ignored_params;
+use crate::api::shared::thinking::Thinking;
 use crate::api::shared::tools::{ToolParams, prepare_tools};
-use crate::api::shared::values::{flag, flag_or_false};
+use crate::api::shared::values::{Limit, flag, flag_or_false, limit};
 
 /// Parameters of conversations only.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct Chat {
     /// The conversation so far.
     messages: Option<Vec<ChatMessage>>,
-    /// Maximum tokens of an answer. Default: the server's setting, else up to the end of the
-    /// context.
-    max_completion_tokens: Option<usize>,
-    /// Older name of max_completion_tokens.
-    max_tokens: Option<usize>,
+    /// Maximum tokens of an answer; negative numbers set no limit. Default: the server's setting,
+    /// else up to the end of the context.
+    #[serde(default, deserialize_with = "limit")]
+    #[schema(value_type = Option<i64>)]
+    max_completion_tokens: Option<Limit>,
+    /// Older name of max_completion_tokens. Also as `n_predict`.
+    #[serde(default, alias = "n_predict", deserialize_with = "limit")]
+    #[schema(value_type = Option<i64>)]
+    max_tokens: Option<Limit>,
     /// Whether to return every token's log-probability at temperature 1. Default: true if
     /// top_logprobs is not 0.
     #[serde(default, deserialize_with = "flag")]
@@ -53,12 +58,8 @@ pub struct Chat {
     /// Whether an answer may have several calls. Default: true.
     #[serde(default, deserialize_with = "flag")]
     parallel_tool_calls: Option<bool>,
-    /// Variables for the model's chat template, such as `{"enable_thinking": false}`.
-    #[schema(value_type = Option<Object>)]
-    chat_template_kwargs: Option<Map<String, Value>>,
-    /// Reasoning effort, passed as the variable `reasoning_effort` to chat templates that use it.
-    /// `"none"` also sets `enable_thinking` to false.
-    reasoning_effort: Option<String>,
+    #[serde(flatten)]
+    thinking: Thinking,
     /// Placement of the model's reasoning, if its chat template marks it: `"auto"` in
     /// `reasoning_content`, `"none"` in the content with its marks.
     reasoning_format: Option<String>,
@@ -157,8 +158,8 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Answer>, Pro
         Some(tools) => tools.grammar.clone(),
         None => form,
     };
-    let messages = to_messages(model, messages)?;
-    let variables = variables(chat.chat_template_kwargs, chat.reasoning_effort);
+    let messages = to_messages(model, messages, &mut ignored)?;
+    let variables = chat.thinking.variables();
     let listed = tools.as_ref().map_or(&[][..], |tools| &tools.listed);
     let rendering = Rendering { tools: listed, variables: Some(&variables), ending };
     let prompt = match kv_transfer.and_then(|kv_transfer| kv_transfer.prompt_token_ids) {
@@ -173,8 +174,12 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Answer>, Pro
         truncation.truncate(&mut params.prompt, model.context, params.limits.max_tokens);
     }
     let continued = messages.last().filter(|_| ending == Ending::Continue);
-    let reader =
-        read_output(model, &mut params, &mut form, continued, prompt.end, tools.as_ref(), separate);
+    let limits = chat.thinking.limits()?;
+    let mut reader =
+        read_output(model, &mut params, &mut form, continued, prompt.end, tools.as_ref(), limits);
+    if !separate {
+        reader.keep_reasoning();
+    }
     model.check(&params)?;
     let lists_prompt = params.prompt_scores.is_some();
     let requests = vec![params];

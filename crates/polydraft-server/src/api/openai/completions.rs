@@ -15,7 +15,7 @@ use crate::api::shared::format;
 use crate::api::shared::params::{Common, check_range};
 use crate::api::shared::read::read;
 use crate::api::shared::rest::ignored_params;
-use crate::api::shared::values::flag_or_false;
+use crate::api::shared::values::{Limit, flag_or_false, limit};
 
 /// Parameters of completions only.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -23,8 +23,11 @@ pub struct Completion {
     /// A string, a list of strings, a list of token ids, or a list of such lists.
     #[schema(value_type = String)]
     prompt: Option<Prompt>,
-    /// Maximum tokens of a completion. Default: the server's setting.
-    max_tokens: Option<usize>,
+    /// Maximum tokens of a completion; negative numbers set no limit. Default: the server's
+    /// setting.
+    #[serde(default, deserialize_with = "limit")]
+    #[schema(value_type = Option<i64>)]
+    max_tokens: Option<Limit>,
     /// Returns every token's log-probability at temperature 1, with this many of the likeliest
     /// alternatives; -1 for the whole vocabulary, if the server allows it.
     logprobs: Option<i64>,

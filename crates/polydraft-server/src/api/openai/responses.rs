@@ -19,12 +19,11 @@ use crate::api::shared::answer::{Answer, Shape, StreamUsage};
 use crate::api::shared::conversation::{encode_messages, read_output};
 use crate::api::shared::error::Problem;
 use crate::api::shared::format;
-use crate::api::shared::messages::{
-    CallNames, Content, message_with_role, omitted_messages, variables,
-};
+use crate::api::shared::messages::{CallNames, Content, message_with_role, omitted_messages};
 use crate::api::shared::params::Common;
 use crate::api::shared::read::read;
 use crate::api::shared::rest::ignored_params;
+use crate::api::shared::thinking::Thinking;
 use crate::api::shared::tools::{ToolParams, prepare_tools};
 use crate::api::shared::values::null_is_default;
 use response::Response;
@@ -66,9 +65,8 @@ pub struct Responses {
     /// `{"effort": ..}`, equivalent to `reasoning_effort` of conversations.
     #[schema(value_type = Option<Object>)]
     reasoning: Option<Reasoning>,
-    /// Variables for the model's chat template, such as `{"enable_thinking": false}`.
-    #[schema(value_type = Option<Object>)]
-    chat_template_kwargs: Option<Map<String, Value>>,
+    #[serde(flatten)]
+    thinking: Thinking,
     /// vLLM's parameter: whether to return prompt and output as text and tokens, with special
     /// tokens, in `input_messages` and `output_messages`.
     #[serde(default, deserialize_with = "null_is_default")]
@@ -140,7 +138,8 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Response>, P
     let form =
         format::form_from_format(format.clone().map(to_chat_format).as_ref(), "text.format")?;
     let (truncation, timing_options) = (common.truncation(model)?, common.timing_options());
-    let mut params = common.request_params(model, &model.chat, request.max_output_tokens)?;
+    let mut params =
+        common.request_params(model, &model.chat, request.max_output_tokens.map(Some))?;
     let scores = requested_scores(request.include.as_deref(), request.top_logprobs)?;
     params.scores = params.scores.or(scores.map(Into::into));
     let scored = params.scores.is_some();
@@ -151,7 +150,7 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Response>, P
     let mut messages: Vec<Message> = request.instructions.iter().map(Message::system).collect();
     let previous = request.previous_response_id.as_deref();
     let items = collect_items(model, request.input, previous)?;
-    append_items(&mut messages, &items)?;
+    append_items(model, &mut messages, &items, &mut ignored)?;
     let settings = json!({
         "instructions": request.instructions,
         "max_output_tokens": params.limits.max_tokens,
@@ -180,7 +179,8 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Response>, P
     };
     let model_name = common.model.clone().unwrap_or_else(|| model.name().to_owned());
     let storage = request.store.unwrap_or(true).then(|| (model.stored_responses.clone(), items));
-    let variables = variables(request.chat_template_kwargs, effort);
+    let thinking = request.thinking.or_effort(effort);
+    let variables = thinking.variables();
     let listed = tools.as_ref().map_or(&[][..], |tools| &tools.listed);
     let rendering =
         Rendering { tools: listed, variables: Some(&variables), ending: Ending::Answer };
@@ -190,7 +190,15 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Response>, P
     if let Some(truncation) = truncation {
         truncation.truncate(&mut params.prompt, model.context, params.limits.max_tokens);
     }
-    let reader = read_output(model, &mut params, &mut form, None, prompt.end, tools.as_ref(), true);
+    let reader = read_output(
+        model,
+        &mut params,
+        &mut form,
+        None,
+        prompt.end,
+        tools.as_ref(),
+        thinking.limits()?,
+    );
     model.check(&params)?;
     let prompt = request.enable_response_messages.then(|| params.prompt.clone());
     let requests = vec![params];
@@ -278,12 +286,25 @@ fn nest_function(value: Value) -> Value {
 }
 
 /// Appends items to the messages.
-fn append_items(messages: &mut Vec<Message>, items: &[Value]) -> Result<(), Problem> {
+fn append_items(
+    model: &LoadedModel,
+    messages: &mut Vec<Message>,
+    items: &[Value],
+    ignored: &mut Vec<String>,
+) -> Result<(), Problem> {
     let mut call_names = CallNames::default();
     for (number, item) in items.iter().enumerate() {
         let param = |field: &str| format!("input[{number}].{field}");
         let missing =
             |field: &str| Problem::invalid(format!("{field} is missing")).with_param(&param(field));
+        let kind = item.get("type").and_then(Value::as_str).unwrap_or("message");
+        let is_known =
+            matches!(kind, "message" | "reasoning" | "function_call" | "function_call_output");
+        if !is_known && !model.options.strict {
+            // Calls that a provider runs, and their results.
+            ignored.push(format!("input[{number}] ({kind})"));
+            continue;
+        }
         let item = read(item.clone())
             .map_err(|problem| problem.with_param(&format!("input[{number}]")))?;
         let Item { kind, role, content, call_id, name, arguments, output } = item;

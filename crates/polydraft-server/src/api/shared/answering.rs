@@ -52,13 +52,25 @@ pub async fn run_blocking<T: Send + 'static>(
 /// Function of a route that prepares a request and its form of answer.
 pub type Prepare<A> = fn(&LoadedModel, Value) -> Result<Prepared<A>, Problem>;
 
+/// Function of a route that answers some requests without decoding.
+pub type Shortcut = fn(&LoadedModel, &Value) -> Option<Value>;
+
 /// Returns a route that decodes.
 pub fn decoding_route<A: Reply + 'static>(
     prepare: Prepare<A>,
     dialect: Dialect,
 ) -> MethodRouter<Arc<Models>> {
+    decoding_route_unless(|_, _| None, prepare, dialect)
+}
+
+/// Returns a route that decodes unless `shortcut` answers.
+pub fn decoding_route_unless<A: Reply + 'static>(
+    shortcut: Shortcut,
+    prepare: Prepare<A>,
+    dialect: Dialect,
+) -> MethodRouter<Arc<Models>> {
     post(move |State(models): State<Arc<Models>>, headers: HeaderMap, body: Body| {
-        respond(models, headers, body, prepare, dialect)
+        respond(models, headers, body, (shortcut, prepare), dialect)
     })
 }
 
@@ -67,10 +79,10 @@ async fn respond<A: Reply + 'static>(
     models: Arc<Models>,
     headers: HeaderMap,
     body: Body,
-    prepare: Prepare<A>,
+    work: (Shortcut, Prepare<A>),
     dialect: Dialect,
 ) -> Response {
-    let result = decode(models, headers, body, prepare, dialect).await;
+    let result = decode(models, headers, body, work, dialect).await;
     result.unwrap_or_else(|problem| problem.response(dialect))
 }
 
@@ -78,10 +90,13 @@ async fn decode<A: Reply + 'static>(
     models: Arc<Models>,
     headers: HeaderMap,
     body: Body,
-    prepare: Prepare<A>,
+    (shortcut, prepare): (Shortcut, Prepare<A>),
     dialect: Dialect,
 ) -> Result<Response, Problem> {
     let (model, mut body) = read_request(&models, &headers, body).await?;
+    if let Some(answer) = shortcut(&model, &body) {
+        return Ok(Json(answer).into_response());
+    }
     set_defaults(&model.options.defaults, &mut body);
     let shared = model.clone();
     let Prepared { mut requests, form, answer, stream, ignored } =

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use polydraft::Token;
-use polydraft_engine::Finish;
+use polydraft_engine::{Finish, Span};
 use polydraft_text::{ChatPrompt, Message, OutputForm, OutputParser, PromptEnd, Rendering, Tool};
 
 use super::error::Problem;
 use super::params::Truncation;
+use super::thinking::ThinkingLimits;
 use super::tools::Tools;
 use crate::LoadedModel;
 use crate::grammar::{Form, Marks};
-use crate::worker::RequestParams;
+use crate::worker::{RequestParams, ThinkingBudget};
 
 /// Renders and encodes a conversation.
 ///
@@ -46,15 +47,21 @@ pub struct OutputReader {
 }
 
 impl OutputReader {
+    /// Keeps the reasoning in the text, with its marks.
+    pub fn keep_reasoning(&mut self) {
+        self.splits_reasoning = false;
+    }
+
     /// Parser of a new answer.
     pub fn parser(&self) -> OutputParser {
         OutputParser::new(&self.form, self.splits_reasoning, self.prompt, self.tools.clone())
     }
 }
 
-/// Prepares to read an answer to a conversation: its reasoning, if `splits_reasoning`, and calls of
-/// `tools`. The marks become part of the output, and `form` applies to the answer. `continued` is
-/// the message that the model continues; `prompt` is where the prompt ends.
+/// Prepares to read an answer to a conversation: its reasoning, and calls of `tools`. The marks
+/// become part of the output; `form` and stop strings apply to the answer, and `limits` to the
+/// reasoning. `continued` is the message that the model continues; `prompt` is where the prompt
+/// ends.
 pub fn read_output(
     model: &LoadedModel,
     params: &mut RequestParams,
@@ -62,7 +69,7 @@ pub fn read_output(
     continued: Option<&Message>,
     prompt: PromptEnd,
     tools: Option<&Tools>,
-    splits_reasoning: bool,
+    limits: ThinkingLimits,
 ) -> OutputReader {
     let output = model.output_form();
     let marks = &output.reasoning;
@@ -87,8 +94,19 @@ pub fn read_output(
     *form = form.take().map(|form| form.in_output(marks, prompt, Marks(Some(tokenizer))));
     let tools = tools.map(|tools| tools.called.clone()).unwrap_or_default();
     // An answer that goes on has no reasoning of its own.
-    let splits_reasoning = splits_reasoning
-        && (continued.is_none() || prompt == PromptEnd::Inside || !output.has_channels);
+    let splits_reasoning =
+        continued.is_none() || prompt == PromptEnd::Inside || !output.has_channels;
+    let marks = &output.reasoning;
+    let can_reason = matches!(prompt, PromptEnd::Before | PromptEnd::Inside);
+    if marks.has_reasoning() && can_reason && !limits.stops {
+        params.limits.stop_outside = Some(Span {
+            opening: marks.opening.clone(),
+            closing: marks.closing.clone(),
+            is_open: prompt == PromptEnd::Inside || marks.opening.is_empty(),
+        });
+    }
+    params.thinking =
+        limits.budget.and_then(|max| ThinkingBudget::new(max, marks, prompt, tokenizer));
     OutputReader { form: output, splits_reasoning, prompt, tools }
 }
 

@@ -150,6 +150,18 @@ impl IntoResponse for Problem {
     }
 }
 
+impl Problem {
+    /// A prompt that does not fit the context. Clients look for these words, and for the numbers,
+    /// to shorten the conversation.
+    fn prompt_too_long(tokens: usize, context: usize) -> Self {
+        let problem = format!(
+            "prompt is too long: {tokens} tokens > {context} maximum: this model's maximum context \
+             length is {context} tokens, and an answer needs at least one"
+        );
+        Self::invalid(problem).with_code("context_length_exceeded")
+    }
+}
+
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
         match refusal {
@@ -180,8 +192,8 @@ impl From<Failure> for Problem {
             Failure::Form { param, problem } => {
                 Self::invalid(format!("{param}: {problem}")).with_param(param)
             }
-            Failure::Engine(error @ Error::PromptTooLong { .. }) => {
-                Self::invalid(error).with_code("context_length_exceeded")
+            Failure::Engine(Error::PromptTooLong { prompt, context }) => {
+                Self::prompt_too_long(prompt, context)
             }
             Failure::Engine(
                 error @ (Error::EmptyPrompt
@@ -214,8 +226,13 @@ impl From<polydraft_text::Error> for Problem {
     fn from(error: polydraft_text::Error) -> Self {
         use polydraft_text::Error;
         match &error {
-            Error::TooLong { .. } | Error::TooManyBytes { .. } => {
-                Self::invalid(error).with_code("context_length_exceeded")
+            Error::TooLong { least, most } => Self::prompt_too_long(*least, *most),
+            Error::TooManyBytes { bytes, most, .. } => {
+                let problem = format!(
+                    "prompt is too long: {bytes} bytes, but this model's maximum context length is \
+                     {most} tokens"
+                );
+                Self::invalid(problem).with_code("context_length_exceeded")
             }
             Error::NoTemplate { .. } => {
                 Self::invalid("this model has no chat template").with_param("messages")

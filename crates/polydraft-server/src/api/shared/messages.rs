@@ -11,7 +11,7 @@ use super::error::Problem;
 use super::read::read;
 use crate::LoadedModel;
 
-/// A message. Other fields, such as those of an answer that a client sends back, are ignored.
+/// A message. Other fields are named as ignored.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct ChatMessage {
     /// Role: system (or developer), user, assistant or tool, or another role that the model's chat
@@ -31,6 +31,46 @@ pub struct ChatMessage {
     /// Reasoning before an answer, for chat templates that use it.
     #[serde(alias = "reasoning", alias = "thinking")]
     reasoning_content: Option<String>,
+    #[serde(flatten)]
+    #[schema(ignore)]
+    rest: Map<String, Value>,
+}
+
+/// Fields of an answer that clients send back, and hints about caches: nothing is lost without
+/// them.
+const HARMLESS_FIELDS: [&str; 8] = [
+    "annotations",
+    "audio",
+    "cache_control",
+    "id",
+    "index",
+    "provider_metadata",
+    "refusal",
+    "status",
+];
+
+/// Names fields of a message, a part or a tool that are not read.
+///
+/// # Errors
+/// With `strict`, the first of them.
+pub fn check_unread_fields(
+    rest: &Map<String, Value>,
+    path: &str,
+    strict: bool,
+    ignored: &mut Vec<String>,
+) -> Result<(), Problem> {
+    let is_unread = |(name, value): &(&String, &Value)| {
+        !value.is_null() && !HARMLESS_FIELDS.contains(&name.as_str())
+    };
+    for (name, _) in rest.iter().filter(is_unread) {
+        let param = format!("{path}.{name}");
+        if strict {
+            let problem = Problem::invalid(format_args!("unknown field {name:?}"));
+            return Err(problem.with_param(&param).with_code("unknown_parameter"));
+        }
+        ignored.push(param);
+    }
+    Ok(())
 }
 
 impl ChatMessage {
@@ -38,19 +78,6 @@ impl ChatMessage {
     pub fn is_answer(&self) -> bool {
         self.role == "assistant" && self.tool_calls.as_ref().is_none_or(Vec::is_empty)
     }
-}
-
-/// Variables for a chat template: the reasoning effort, overridden by those of the request.
-pub fn variables(given: Option<Map<String, Value>>, effort: Option<String>) -> Map<String, Value> {
-    let mut variables = Map::new();
-    if let Some(effort) = effort {
-        if effort == "none" {
-            variables.insert("enable_thinking".to_owned(), Value::Bool(false));
-        }
-        variables.insert("reasoning_effort".to_owned(), Value::String(effort));
-    }
-    variables.extend(given.into_iter().flatten());
-    variables
 }
 
 /// Content: a string, or a list of parts.
@@ -69,6 +96,8 @@ pub struct ContentPart {
     #[serde(rename = "type")]
     kind: String,
     text: Option<String>,
+    #[serde(flatten)]
+    rest: Map<String, Value>,
 }
 
 impl Content {
@@ -80,6 +109,7 @@ impl Content {
         };
         let text = |part: ContentPart| match (kinds.contains(&part.kind.as_str()), part.text) {
             (true, Some(text)) => Ok(text),
+            _ if is_media(&part.kind) => Err(media_problem(&part.kind, param)),
             _ => {
                 let (kinds, kind) = (kinds.join(" or "), part.kind);
                 let problem = format!(
@@ -90,6 +120,21 @@ impl Content {
         };
         parts.into_iter().map(text).collect()
     }
+}
+
+/// Whether a part is an image, a sound or a file.
+pub fn is_media(kind: &str) -> bool {
+    ["image", "audio", "video", "file", "document"].iter().any(|media| kind.contains(media))
+}
+
+/// Problem of a part that is an image, a sound or a file.
+pub fn media_problem(kind: &str, param: &str) -> Problem {
+    let problem = format!(
+        "got a part of type {kind:?}, but of this model only the part that reads text is computed: \
+         send text only, or this conversation to a server that reads images and sound, such as \
+         llama-server with --mmproj"
+    );
+    Problem::invalid(problem).with_param(param).with_code("unsupported_parameter")
 }
 
 /// Creates a message of one of OpenAI's roles; `param` is the parameter to report.
@@ -189,12 +234,23 @@ pub fn omitted_messages(
 pub fn to_messages(
     model: &LoadedModel,
     messages: Vec<ChatMessage>,
+    ignored: &mut Vec<String>,
 ) -> Result<Vec<Message>, Problem> {
     let mut call_names = CallNames::default();
-    let convert = |(number, message_param): (usize, ChatMessage)| {
+    let mut convert = |(number, message_param): (usize, ChatMessage)| {
         let param = |field: &str| format!("messages[{number}]{field}");
-        let ChatMessage { role, content, tool_calls, tool_call_id, name, reasoning_content } =
+        let ChatMessage { role, content, tool_calls, tool_call_id, name, reasoning_content, rest } =
             message_param;
+        let strict = model.options.strict;
+        check_unread_fields(&rest, &param(""), strict, ignored)?;
+        if let Some(Content::Parts(parts)) = &content {
+            for (part, ContentPart { rest, kind, .. }) in parts.iter().enumerate() {
+                if kind == "text" {
+                    let path = param(&format!(".content[{part}]"));
+                    check_unread_fields(rest, &path, strict, ignored)?;
+                }
+            }
+        }
         let calls = tool_calls.unwrap_or_default();
         let invalid =
             |field: &str, problem: &str| Err(Problem::invalid(problem).with_param(&param(field)));
@@ -209,7 +265,7 @@ pub fn to_messages(
         }
         let content = match content {
             Some(content) => content.text(&["text"], &param(".content"))?,
-            None if calls.is_empty() => {
+            None if calls.is_empty() && role != "assistant" => {
                 return invalid(".content", "expected a string or a list of parts");
             }
             None => String::new(),
@@ -232,5 +288,5 @@ pub fn to_messages(
         }
         Ok(message)
     };
-    messages.into_iter().enumerate().map(convert).collect()
+    messages.into_iter().enumerate().map(&mut convert).collect()
 }

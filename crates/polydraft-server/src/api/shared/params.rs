@@ -12,7 +12,7 @@ use super::answer::StreamUsage;
 use super::error::Problem;
 use super::speculation;
 use super::timings::TimingOptions;
-use super::values::{OneOrMany, flag_or_false};
+use super::values::{Limit, OneOrMany, flag_or_false};
 use crate::worker::RequestParams;
 use crate::{Defaults, LoadedModel};
 
@@ -210,7 +210,7 @@ impl Common {
         &self,
         model: &LoadedModel,
         defaults: &Defaults,
-        max_tokens: Option<usize>,
+        max_tokens: Option<Limit>,
     ) -> Result<RequestParams, Problem> {
         if let Some(options) = &self.stream_options {
             if !self.stream {
@@ -252,11 +252,13 @@ impl Common {
             allowed: self.allowed(model.vocabulary)?,
             min_tokens: self.min_tokens.unwrap_or(0),
             grammar: None,
+            thinking: None,
             speculation: speculation.transpose()?,
             limits: Limits {
-                max_tokens: max_tokens.or(defaults.max_tokens),
+                max_tokens: max_tokens.unwrap_or(defaults.max_tokens),
                 end_tokens: self.end_tokens(model.vocabulary, defaults)?,
                 stop,
+                stop_outside: None,
             },
             seed: self.seed()?.unwrap_or_else(polydraft_runtime::random),
             seeded: self.seed.is_some(),

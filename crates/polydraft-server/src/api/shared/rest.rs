@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::error::Problem;
 
 /// Unsupported parameters of other servers that change the output, and their values without effect.
-const CHANGING: [(&str, &[&str]); 52] = [
+const CHANGING: [(&str, &[&str]); 51] = [
     ("adaptive_target", &["-1", "-1.0"]),
     ("add_generation_prompt", &["true"]),
     ("add_special_tokens", &["true"]),
@@ -47,7 +47,6 @@ const CHANGING: [(&str, &[&str]); 52] = [
     ("skip_special_tokens", &["true"]),
     ("suffix", &[r#""""#]),
     ("tfs_z", &["1", "1.0"]),
-    ("thinking_token_budget", &[]),
     ("tool_choice", &[r#""none""#]),
     ("tools", &["[]"]),
     ("top_a", &["0", "0.0"]),

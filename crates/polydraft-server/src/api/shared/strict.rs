@@ -16,8 +16,31 @@ pub fn parse(body: &[u8]) -> Result<Value, Problem> {
     let read: Result<StrictJson, _> = serde_json::from_slice(body);
     let invalid = |error| Problem::invalid(format_args!("the body: {}", error));
     match read.map_err(invalid)? {
-        StrictJson(object @ Value::Object(_)) => Ok(object),
+        StrictJson(Value::Object(members)) => {
+            let members = members.into_iter().map(|(name, value)| (name, as_integer(value)));
+            Ok(Value::Object(members.collect()))
+        }
         StrictJson(_) => Err(Problem::invalid("the body: expected a JSON object")),
+    }
+}
+
+/// A parameter's value, as an integer if it is a whole number: some clients write `40.0`.
+fn as_integer(value: Value) -> Value {
+    match value {
+        Value::Object(members) => {
+            let members = members.into_iter().map(|(name, value)| match value {
+                Value::Number(_) => (name, as_integer(value)),
+                other => (name, other),
+            });
+            Value::Object(members.collect())
+        }
+        Value::Number(number) => match number.as_f64() {
+            Some(whole) if number.is_f64() && whole.fract() == 0.0 && whole.abs() < 1e15 => {
+                Value::from(whole as i64)
+            }
+            _ => Value::Number(number),
+        },
+        other => other,
     }
 }
 

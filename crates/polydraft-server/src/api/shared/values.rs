@@ -22,6 +22,15 @@ impl<T> OneOrMany<T> {
     }
 }
 
+/// Maximum number of tokens; `None` is unlimited.
+pub type Limit = Option<usize>;
+
+/// Deserializes a maximum, of which negative numbers are none.
+pub fn limit<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Limit>, D::Error> {
+    let given: Option<i64> = Option::deserialize(deserializer)?;
+    Ok(given.map(|given| usize::try_from(given).ok()))
+}
+
 /// Deserializes null as the default.
 pub fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where

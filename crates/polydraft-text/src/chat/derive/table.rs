@@ -84,6 +84,45 @@ pub(super) fn calls(source: &str) -> Option<CallForm> {
     source.contains(TAG).then(minimax)
 }
 
+/// Format of calls that a template only describes to the model: JSON objects between tags (Hermes),
+/// or alone (Llama 3).
+pub(super) fn described_calls(source: &str) -> Option<CallForm> {
+    let others = ["<function=", "<arg_key>", "<parameter=", "[TOOL_CALLS]"];
+    if !source.contains("tools") || others.into_iter().any(|other| source.contains(other)) {
+        return None;
+    }
+    // Some templates escape quotes.
+    let plain = source.replace("\\\"", "\"");
+    if source.contains("<tool_call>") && source.contains("</tool_call>") {
+        let form = object("<tool_call>\n", "arguments", "\n</tool_call>");
+        return plain.contains("\"arguments\"").then_some(CallForm {
+            separator: "\n".to_owned(),
+            allows_several: true,
+            ..form
+        });
+    }
+    // The format shown to the model: {"name": .., "parameters": ..}
+    let (before, _) = plain.split_once("\"parameters\":")?;
+    let (_, between) = before.rsplit_once("{\"name\":")?;
+    (between.len() < 80).then(|| object("", "parameters", ""))
+}
+
+fn object(opening: &str, arguments: &str, closing: &str) -> CallForm {
+    CallForm {
+        opening: String::new(),
+        head: vec![
+            literal(&format!("{opening}{{\"name\": \"")),
+            Piece::Name,
+            literal(&format!("\", \"{arguments}\": ")),
+        ],
+        arguments: ArgumentForm::Json,
+        tail: vec![literal(&format!("}}{closing}"))],
+        separator: String::new(),
+        closing: String::new(),
+        allows_several: false,
+    }
+}
+
 fn literal(text: &str) -> Piece {
     Piece::Text(text.to_owned())
 }

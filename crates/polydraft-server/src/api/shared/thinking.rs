@@ -1,0 +1,130 @@
+//! Parameters of a model's reasoning, under the names of several servers.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::error::Problem;
+use super::values::{flag, flag_or_false};
+
+/// Parameters of reasoning.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+pub struct Thinking {
+    /// Variables for the model's chat template, such as `{"enable_thinking": false}`.
+    #[schema(value_type = Option<Object>)]
+    chat_template_kwargs: Option<Map<String, Value>>,
+    /// Reasoning effort, passed as the variable `reasoning_effort` to chat templates that use it.
+    /// `"none"` also turns the reasoning off.
+    reasoning_effort: Option<String>,
+    /// Whether the model reasons: the variable `enable_thinking`, as a parameter.
+    #[serde(default, deserialize_with = "flag")]
+    enable_thinking: Option<bool>,
+    /// Anthropic's parameter: `{"type": "disabled"}`, or `{"type": "enabled", "budget_tokens": ..}`.
+    #[schema(value_type = Option<Object>)]
+    thinking: Option<Switch>,
+    /// Maximum tokens of the reasoning: after them the model must close it, and answers. Negative
+    /// numbers set no limit. Also as `thinking_budget_tokens` and `reasoning_budget`.
+    #[serde(alias = "thinking_budget_tokens", alias = "reasoning_budget")]
+    thinking_token_budget: Option<i64>,
+    /// Whether stop strings also end the reasoning. Default: false, only the answer.
+    #[serde(default, deserialize_with = "flag_or_false")]
+    stop_in_reasoning: bool,
+}
+
+#[derive(Debug, Deserialize)]
+struct Switch {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    budget_tokens: Option<i64>,
+}
+
+/// How a request limits the reasoning.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ThinkingLimits {
+    /// Maximum tokens.
+    pub budget: Option<usize>,
+    /// Whether stop strings end it.
+    pub stops: bool,
+}
+
+impl Thinking {
+    /// Sets the reasoning effort unless it is set.
+    pub fn or_effort(mut self, effort: Option<String>) -> Self {
+        self.reasoning_effort = self.reasoning_effort.or(effort);
+        self
+    }
+
+    /// Variables for a chat template: those of the request override the others.
+    pub fn variables(&self) -> Map<String, Value> {
+        let mut variables = Map::new();
+        let kind = self.thinking.as_ref().and_then(|switch| switch.kind.as_deref());
+        let is_off = self.reasoning_effort.as_deref() == Some("none");
+        let switch = match (self.enable_thinking, kind) {
+            (Some(enabled), _) => Some(enabled),
+            (None, Some("disabled")) => Some(false),
+            (None, Some("enabled" | "adaptive")) => Some(true),
+            (None, _) => is_off.then_some(false),
+        };
+        if let Some(enabled) = switch {
+            // Templates know one of the two names.
+            for name in ["enable_thinking", "thinking"] {
+                variables.insert(name.to_owned(), enabled.into());
+            }
+        }
+        if let Some(effort) = &self.reasoning_effort {
+            variables.insert("reasoning_effort".to_owned(), effort.as_str().into());
+        }
+        variables.extend(self.chat_template_kwargs.clone().unwrap_or_default());
+        variables
+    }
+
+    /// Limits of the reasoning.
+    ///
+    /// # Errors
+    /// Two budgets that differ.
+    pub fn limits(&self) -> Result<ThinkingLimits, Problem> {
+        let other = self.thinking.as_ref().and_then(|switch| switch.budget_tokens);
+        let budget = match (self.thinking_token_budget, other) {
+            (Some(one), Some(two)) if one != two => {
+                let problem = "thinking_token_budget and thinking.budget_tokens differ: give one";
+                return Err(Problem::invalid(problem).with_param("thinking_token_budget"));
+            }
+            (one, two) => one.or(two),
+        };
+        let budget = budget.and_then(|budget| usize::try_from(budget).ok());
+        Ok(ThinkingLimits { budget, stops: self.stop_in_reasoning })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn reads_every_name_of_the_parameters() {
+        let thinking = |value: Value| serde_json::from_value::<Thinking>(value).expect("valid");
+        for (value, enabled, budget) in [
+            (json!({}), None, None),
+            (json!({ "enable_thinking": false }), Some(false), None),
+            (json!({ "reasoning_effort": "none" }), Some(false), None),
+            (json!({ "thinking": { "type": "disabled" } }), Some(false), None),
+            (json!({ "thinking": { "type": "enabled", "budget_tokens": 7 } }), Some(true), Some(7)),
+            (json!({ "reasoning_budget": 0 }), None, Some(0)),
+            (json!({ "thinking_budget_tokens": -1 }), None, None),
+            (
+                json!({ "enable_thinking": true,
+                    "chat_template_kwargs": { "enable_thinking": false } }),
+                Some(false),
+                None,
+            ),
+        ] {
+            let thinking = thinking(value.clone());
+            let found = thinking.variables().get("enable_thinking").and_then(Value::as_bool);
+            assert_eq!((found, thinking.limits().unwrap().budget), (enabled, budget), "{value}");
+        }
+        let both = json!({ "reasoning_budget": 1, "thinking": { "budget_tokens": 2 } });
+        assert!(thinking(both).limits().is_err());
+    }
+}

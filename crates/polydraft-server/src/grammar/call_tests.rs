@@ -1,0 +1,283 @@
+//! Tests of the grammars of calls: at every prefix of a finite language exactly the tokens that
+//! continue it are allowed, whatever the notation.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use polydraft_text::{ArgumentForm, CallForm, Kind, Nested, ParameterForm, Piece, ValueForm};
+use serde_json::json;
+
+use super::tests::{accepts as accepts_text, allowed_tokens, bytes};
+use super::*;
+
+fn text(text: &str) -> Piece {
+    Piece::Text(text.to_owned())
+}
+
+fn value(before: &str, after: &str) -> ValueForm {
+    let after = Some(text(after)).filter(|_| !after.is_empty()).into_iter().collect();
+    ValueForm { before: before.to_owned(), after }
+}
+
+/// Calls `<NAME parameters>` with this notation of parameters.
+fn call_form(parameters: ParameterForm) -> CallForm {
+    CallForm {
+        opening: String::new(),
+        head: vec![text("<"), Piece::Name, text(" ")],
+        arguments: ArgumentForm::Parameters(parameters),
+        tail: vec![text(">")],
+        separator: String::new(),
+        closing: String::new(),
+        allows_several: false,
+    }
+}
+
+fn parameters(
+    before_key: &str,
+    values: [ValueForm; 6],
+    separator: &str,
+    nested: Nested,
+) -> ParameterForm {
+    ParameterForm {
+        before_key: before_key.to_owned(),
+        values,
+        separator: separator.to_owned(),
+        nested,
+        sorted: nested == Nested::Marked,
+    }
+}
+
+/// Compares the allowed tokens at every prefix with those of the listed texts.
+fn check_language(form: &CallForm, schema: Value, texts: &[&str]) {
+    let grammars = bytes();
+    let answer = Default::default();
+    let tools = vec![("f", schema)];
+    let calls = CallGrammar {
+        form,
+        answer: &answer,
+        marks: Marks(None),
+        tools,
+        allow_several: false,
+        allow_text: false,
+    };
+    let grammar = grammars.build(Form::calls(&calls, "tools").unwrap()).unwrap();
+    let trie = grammars.factory.tok_env().tok_trie();
+    let mut queue = VecDeque::from([Vec::<Token>::new()]);
+    let (mut seen, mut ended) = (BTreeSet::new(), BTreeSet::new());
+    while let Some(tokens) = queue.pop_front() {
+        let prefix = String::from_utf8(trie.decode(&tokens)).unwrap();
+        if !seen.insert(prefix.clone()) {
+            continue;
+        }
+        let found = allowed_tokens(&grammars, &grammar, &tokens);
+        let expected: Vec<Token> = (0..trie.vocab_size() as Token)
+            .filter(|token| match trie.eos_tokens().contains(token) {
+                true => texts.contains(&prefix.as_str()),
+                false => {
+                    let more = trie.token(*token);
+                    let next = [prefix.as_bytes(), more].concat();
+                    !more.is_empty() && texts.iter().any(|text| text.as_bytes().starts_with(&next))
+                }
+            })
+            .collect();
+        assert_eq!(found, expected, "after {prefix:?}");
+        for token in found {
+            match trie.eos_tokens().contains(&token) {
+                true => drop(ended.insert(prefix.clone())),
+                false => queue.push_back([&tokens[..], &[token]].concat()),
+            }
+        }
+    }
+    assert_eq!(ended.len(), texts.len());
+}
+
+fn schema() -> Value {
+    json!({ "type": "object", "required": ["s"], "additionalProperties": false, "properties": {
+        "s": { "enum": ["a", "b c"] }, "b": { "type": "boolean" } } })
+}
+
+#[test]
+fn masks_plain_values() {
+    let plain = Kind::ALL.map(|_| value("=\n", "\n/;"));
+    let form = call_form(parameters("", plain, "", Nested::Json));
+    check_language(
+        &form,
+        schema(),
+        &[
+            "<f s=\na\n/;>",
+            "<f s=\nb c\n/;>",
+            "<f s=\na\n/;b=\ntrue\n/;>",
+            "<f s=\na\n/;b=\nfalse\n/;>",
+            "<f s=\nb c\n/;b=\ntrue\n/;>",
+            "<f s=\nb c\n/;b=\nfalse\n/;>",
+        ],
+    );
+    // Nothing is required, and a string is a pattern.
+    let plain = Kind::ALL.map(|_| value("=", ";"));
+    let form = call_form(parameters("", plain, "", Nested::Json));
+    let schema = json!({ "type": "object", "properties": {
+        "p": { "type": "string", "pattern": "^x?y$" }, "n": { "type": ["null", "string"],
+        "maxLength": 0 } } });
+    check_language(
+        &form,
+        schema,
+        &[
+            "<f >",
+            "<f p=y;>",
+            "<f p=xy;>",
+            "<f n=null;>",
+            "<f n=;>",
+            "<f p=y;n=null;>",
+            "<f p=y;n=;>",
+            "<f p=xy;n=null;>",
+            "<f p=xy;n=;>",
+        ],
+    );
+}
+
+#[test]
+fn masks_values_whose_kind_is_named() {
+    let [string, other] = [value(":s=", "."), value(":o=", ".")];
+    let values = Kind::ALL.map(|kind| if kind == Kind::String { &string } else { &other }.clone());
+    let form = call_form(parameters("p", values, ",", Nested::Json));
+    let schema = json!({ "type": "object", "properties": { "v": { "anyOf": [
+        { "const": "1" }, { "enum": [1, 2] }] }, "w": { "const": null } },
+        "required": ["w"] });
+    check_language(
+        &form,
+        schema,
+        &[
+            "<f pw:o=null.>",
+            "<f pv:s=1.,pw:o=null.>",
+            "<f pv:o=1.,pw:o=null.>",
+            "<f pv:o=2.,pw:o=null.>",
+        ],
+    );
+}
+
+#[test]
+fn masks_literals_of_python_and_other_marks() {
+    let quoted = Kind::ALL.map(|_| value("=", ""));
+    let form = call_form(parameters("", quoted, ", ", Nested::Python));
+    check_language(
+        &form,
+        schema(),
+        &[
+            "<f s=\"a\">",
+            "<f s=\"b c\">",
+            "<f s=\"a\", b=true>",
+            "<f s=\"a\", b=false>",
+            "<f s=\"b c\", b=true>",
+            "<f s=\"b c\", b=false>",
+        ],
+    );
+    let [string, other] = [value(":|", "|"), value(":", "")];
+    let values = Kind::ALL.map(|kind| if kind == Kind::String { &string } else { &other }.clone());
+    let form = call_form(parameters("", values, ",", Nested::Marked));
+    let schema = json!({ "type": "object", "required": ["s", "o"], "properties": {
+        "s": { "const": "a" },
+        "o": { "type": "object", "required": ["l"], "properties": {
+            "l": { "type": "array", "items": { "$ref": "#/$defs/item" }, "minItems": 1,
+                "maxItems": 2 } } } },
+        "$defs": { "item": { "anyOf": [{ "const": "x" }, { "const": null }] } } });
+    check_language(
+        &form,
+        schema,
+        &[
+            "<f o:{l:[|x|]},s:|a|>",
+            "<f o:{l:[null]},s:|a|>",
+            "<f o:{l:[|x|,|x|]},s:|a|>",
+            "<f o:{l:[|x|,null]},s:|a|>",
+            "<f o:{l:[null,|x|]},s:|a|>",
+            "<f o:{l:[null,null]},s:|a|>",
+        ],
+    );
+}
+
+#[test]
+fn masks_nested_tags() {
+    let values = Kind::ALL.map(|_| ValueForm {
+        before: ":".to_owned(),
+        after: vec![text("/"), Piece::Key, text(";")],
+    });
+    let form = call_form(parameters("!", values, "", Nested::Tags));
+    let schema = json!({ "type": "object", "required": ["o"], "properties": {
+        "o": { "type": "object", "required": ["s"], "properties": { "s": { "const": "a" } } },
+        "l": { "type": "array", "items": { "const": 1 }, "minItems": 2, "maxItems": 2 } } });
+    check_language(
+        &form,
+        schema,
+        &["<f !o:!s:a/s;/o;>", "<f !o:!s:a/s;/o;!l:!item:1/item;!item:1/item;/l;>"],
+    );
+}
+
+/// After text with the mark of a call, only calls are allowed; the same after reasoning.
+#[test]
+fn masks_what_is_around_calls() {
+    let form = call_form(parameters("", Kind::ALL.map(|_| value("=", ";")), "", Nested::Json));
+    let answer = polydraft_text::ReasoningForm {
+        opening: "[".to_owned(),
+        closing: "]".to_owned(),
+        ..Default::default()
+    };
+    let grammars = bytes();
+    let tools = vec![("f", json!({ "type": "object", "properties": {} }))];
+    let calls = CallGrammar {
+        form: &form,
+        answer: &answer,
+        marks: Marks(None),
+        tools,
+        allow_several: false,
+        allow_text: true,
+    };
+    let form = Form::calls(&calls, "tools").unwrap();
+    let accepts = |end: polydraft_text::PromptEnd, text: &str| {
+        let form = form.clone().in_output(&answer, end, Marks(None));
+        accepts_text(&grammars, &grammars.build(form).unwrap(), text)
+    };
+    use polydraft_text::PromptEnd::{After, Before, Inside};
+    for (end, text, expected) in [
+        (After, "Hm.", true),
+        (After, "Hm <f >", true),
+        (After, "Hm <g", false),
+        (Before, "[think <g] <f >", true),
+        (Before, "<f >", true),
+        (Before, "[think", false),
+        (Inside, "think <g]Hm", true),
+        (Inside, "think", false),
+        (Inside, "a]b<f >", true),
+        (Inside, "a]<g >", false),
+    ] {
+        assert_eq!(accepts(end, text), expected, "{end:?} {text}");
+    }
+}
+
+/// Reasoning before JSON, opened by the prompt or by the model, with any mark.
+#[test]
+fn applies_a_form_after_the_reasoning() {
+    let grammars = bytes();
+    for [opening, closing] in [["<think>", "</think>"], ["[T]", "[/T]"], ["a.b", "$^"]] {
+        let answer = polydraft_text::ReasoningForm {
+            opening: opening.to_owned(),
+            closing: closing.to_owned(),
+            ..Default::default()
+        };
+        let accepts = |end, text: &str| {
+            let form = Form::json(json!({ "const": 1 }), "response_format").unwrap();
+            let form = form.in_output(&answer, end, Marks(None));
+            accepts_text(&grammars, &grammars.build(form).unwrap(), text)
+        };
+        use polydraft_text::PromptEnd::{After, Before, Inside};
+        for (end, text, expected) in [
+            (Inside, format!("hm < 2{closing}\n\n1"), true),
+            (Inside, "1".to_owned(), false),
+            (Inside, format!("hm{closing}2"), false),
+            (Before, format!("{opening}hm{closing}1"), true),
+            (Before, "1".to_owned(), true),
+            (Before, format!("{opening}hm"), false),
+            (After, "1".to_owned(), true),
+            (After, format!("{opening}hm{closing}1"), false),
+        ] {
+            assert_eq!(accepts(end, &text), expected, "{end:?} {text}");
+        }
+    }
+}
