@@ -399,7 +399,12 @@ impl PyEngine {
         let request = Request::new(prompt)
             .sampling(sampling)
             .speculation(speculation)
-            .limits(Limits { max_tokens, end_tokens: end_tokens.unwrap_or_else(of_model), stop })
+            .limits(Limits {
+                max_tokens,
+                end_tokens: end_tokens.unwrap_or_else(of_model),
+                stop,
+                stop_outside: None,
+            })
             .detokenizer(text.unwrap_or_else(|| Box::new(NoDetokenizer)))
             .rng(random::seeded(seed));
         let session = work(py, || Ok(lock(&engine.engine).open(request)?))?;

@@ -1,7 +1,7 @@
 //! Incremental parser of arguments that are written one after the other, such as
 //! `<parameter=a>1</parameter>`, into JSON.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::form::{ArgumentForm, CallForm, Kind, Nested, ParameterForm, ValueForm};
 use super::literals::{Kinds, allowed_kinds, read_value};
@@ -226,6 +226,10 @@ fn value_of(
         Kind::ALL.into_iter().filter(|kind| !kinds.contains(kind)).for_each(|kind| {
             allowed[kind as usize] = false;
         });
+    }
+    if form.nested == Nested::Tags && text.trim().is_empty() && !allowed[Kind::String as usize] {
+        // Nothing inside the tags is an empty list or object.
+        return if allowed[Kind::Array as usize] { Value::Array(vec![]) } else { json!({}) };
     }
     if form.nested == Nested::Tags && text.trim_start().starts_with(form.before_key.trim()) {
         return tagged(text, schema, root, form);

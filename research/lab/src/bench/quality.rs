@@ -214,6 +214,7 @@ impl Plan<'_> {
                     } else {
                         item.stop.clone()
                     },
+                    stop_outside: None,
                 };
                 let seed = (u64::from(number) << 1 | way as u64) << 32 ^ item.number as u64;
                 let mut random = seeded(self.args.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed);
