@@ -1,6 +1,6 @@
 """Model that writes given texts, for exact tests of everything between tokens and answers.
 
-Its only layer is zero, so its logits depend on the position alone: at position `step * (k + 1)` it begins script k.
+Its only layer is zero, so its logits depend on the position alone: at position `first + step * k` it begins script k.
 A prompt of that many tokens, one per letter, chooses the script. Needs numpy."""
 
 import json
@@ -55,17 +55,18 @@ class Scripts:
                 "padding": None, "pre_tokenizer": bytes_only, "decoder": bytes_only,
                 "model": {"type": "BPE", "vocab": vocabulary, "merges": []}}
 
-    def write(self, folder, scripts, step):
-        """Writes the model of these scripts in a folder; each has less than `step` tokens."""
+    def write(self, folder, scripts, step, first=None):
+        """Writes the model of these scripts in a folder; each has less than `step` tokens, the default of `first`."""
+        first = first or step
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        size, positions = len(self.ids), step * (len(scripts) + 1)
+        size, positions = len(self.ids), first + step * len(scripts)
         codes = numpy.sign(numpy.random.default_rng(1).standard_normal((size, WIDTH))).astype("f4")
         codes -= codes.mean(1, keepdims=True)
         wanted = numpy.full(positions, self.ids[END])
         for number, script in enumerate(scripts):
             tokens = [*self.encode(script), self.ids[END]]
-            start = step * (number + 1) - 1
+            start = first + step * number - 1
             wanted[start:start + len(tokens)] = tokens
         zeros, ones = (lambda *shape: numpy.zeros(shape, "f4")), (lambda: numpy.ones(WIDTH, "f4"))
         layer = "model.decoder.layers.0."

@@ -148,8 +148,10 @@ class Template:
             prompt = "<think>"
         for opening, closing in PAIRS:
             is_open = opening == "" or prompt.endswith(opening.strip())
-            if closing in self.source or closing in prompt or (opening and is_open):
-                return is_open, prompt.endswith(closing), opening, closing
+            if closing in self.source or closing in prompt or (opening and (is_open or opening.strip() in self.source)):
+                # A closing mark may also begin any answer.
+                is_past = prompt.endswith(closing if closing.count("<") < 2 else opening + closing)
+                return is_open, is_past, opening, closing
         return None
 
     def takes(self, tools):
@@ -168,7 +170,8 @@ class Server:
     def __init__(self, program, folder, template):
         extras = ["--chat-template-extras"] if "firefunction" in template.name else []
         self.process = subprocess.Popen(
-            [program, "serve", str(folder), "--chat-template", str(template.path), "--port", "0", "--draft", "ngram", *extras],
+            [program, "serve", str(folder), "--chat-template", str(template.path), "--port", "0", "--draft", "ngram",
+             "--any-model-name", *extras],
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         found = (re.search(r"serving at (http://[^/;]+)", line) for line in self.process.stderr)
         self.url = next(match[1] for match in found if match)

@@ -29,13 +29,23 @@ impl ReasoningForm {
         !self.closing.is_empty()
     }
 
+    /// Whether a prompt ends with closed reasoning. A closing mark that also begins an answer, such
+    /// as `<|end|><|start|>assistant`, tells only together with the opening mark.
+    fn ends_after(&self, prompt: &str) -> bool {
+        let begins_answer = self.closing.matches('<').count() > 1;
+        let before = prompt.trim_end().strip_suffix(self.closing.trim());
+        before.is_some_and(|before| {
+            !self.closing.is_empty() && (!begins_answer || ends_with(before, &self.opening))
+        })
+    }
+
     /// Returns where a prompt ends: only white space follows a mark.
     pub fn prompt_end(&self, prompt: &str) -> PromptEnd {
         if self.has_reasoning() && ends_with(prompt, &self.opening) {
             PromptEnd::Inside
         } else if ends_with(prompt, &self.answer_opening) {
             PromptEnd::Answer
-        } else if ends_with(prompt, &self.closing) {
+        } else if self.ends_after(prompt) {
             PromptEnd::After
         } else {
             PromptEnd::Before
@@ -296,5 +306,12 @@ mod tests {
         ] {
             assert_eq!(form.prompt_end(prompt), expected, "{prompt}");
         }
+        let form = ReasoningForm {
+            opening: "<t>".to_owned(),
+            closing: "<end><start>assistant".to_owned(),
+            ..ReasoningForm::default()
+        };
+        assert_eq!(form.prompt_end("<user>a<end><start>assistant"), PromptEnd::Before);
+        assert_eq!(form.prompt_end("<start>assistant<t><end><start>assistant"), PromptEnd::After);
     }
 }
