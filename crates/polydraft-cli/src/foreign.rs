@@ -48,15 +48,15 @@ mod tests {
 
     #[test]
     fn names_our_option_for_another_programs() {
-        let advice = |line: &str| {
+        let advised = |line: &str| {
             let own = ["--draft".to_owned()];
-            super::advice(line.split(' ').map(OsString::from), &own)
+            advice(line.split(' ').map(OsString::from), &own)
         };
-        assert_eq!(advice("serve -np 2").as_deref(), Some("instead of -np: --parallel N"));
+        assert_eq!(advised("serve -np 2").as_deref(), Some("instead of -np: --parallel N"));
         assert_eq!(
-            advice("serve x --ctx-size=512").as_deref(),
+            advised("serve x --ctx-size=512").as_deref(),
             Some("instead of --ctx-size: --context N")
         );
-        assert_eq!(advice("serve x --draft y"), None);
+        assert_eq!(advised("serve x --draft y"), None);
     }
 }

@@ -72,6 +72,7 @@ fn limits(max_tokens: Option<usize>, end: &[Token], stop: &[&str]) -> Limits {
         max_tokens,
         end_tokens: end.to_vec(),
         stop: stop.iter().map(|s| s.to_string()).collect(),
+        stop_outside: None,
     }
 }
 

@@ -25,6 +25,7 @@ mod literal;
 mod marks;
 mod mask;
 mod parameters;
+mod patterns;
 mod schema;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -23,7 +23,7 @@ fn call_form(parameters: ParameterForm) -> CallForm {
     CallForm {
         opening: String::new(),
         head: vec![text("<"), Piece::Name, text(" ")],
-        arguments: ArgumentForm::Parameters(parameters),
+        arguments: ArgumentForm::Parameters(Box::new(parameters)),
         tail: vec![text(">")],
         separator: String::new(),
         closing: String::new(),

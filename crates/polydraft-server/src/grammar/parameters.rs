@@ -16,6 +16,7 @@ use serde_json::{Map, Value, json};
 
 use super::calls::json_of;
 use super::marks::{Marks, escape_regex};
+use super::patterns::{contained_pattern, format_pattern};
 
 /// Maximum number of rules of a tool: schemas may refer to themselves.
 const MAX_RULES: usize = 2000;
@@ -153,8 +154,7 @@ impl Rules<'_> {
         for kind in Kind::ALL.into_iter().filter(|kind| kinds[*kind as usize]) {
             let around = form.value(kind);
             // Strings that are written like other values are literals.
-            let is_text = kind == Kind::String && form.nested != Nested::Python
-                || kind == Kind::String && !around.after.is_empty();
+            let is_text = kind == Kind::String && is_string_text(form);
             if !is_text && done.contains(&around) {
                 continue;
             }
@@ -460,42 +460,4 @@ fn restricted(schema: &Value, kinds: &[Kind], root: &Value) -> Value {
         }
     }
     all
-}
-
-/// Regular expression for a whole text that contains a match of a pattern.
-fn contained_pattern(pattern: &str) -> String {
-    let (start, rest) = match pattern.strip_prefix('^') {
-        Some(rest) => ("", rest),
-        None => ("(?s:.*)", pattern),
-    };
-    let (rest, end) = match rest.strip_suffix('$').filter(|rest| !rest.ends_with('\\')) {
-        Some(rest) => (rest, ""),
-        None => (rest, "(?s:.*)"),
-    };
-    format!("{start}({}){end}", rest.replace('/', "\\/"))
-}
-
-/// Regular expression of a string's format: RFC 3339, RFC 4122 and the like, as validators of JSON
-/// schemas check them; `None` for others.
-fn format_pattern(format: &str) -> Option<String> {
-    const DATE: &str = r"[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|[12][0-9]))";
-    const TIME: &str = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
-    const LABEL: &str = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?";
-    const BYTE: &str = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
-    const TIME_SPAN: &str = "T([0-9]+H([0-9]+M([0-9]+S)?)?|[0-9]+M([0-9]+S)?|[0-9]+S)";
-    Some(match format {
-        "date" => DATE.to_owned(),
-        "time" => TIME.to_owned(),
-        "date-time" => format!("{DATE}T{TIME}"),
-        "uuid" => "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}".to_owned(),
-        "hostname" => format!("{LABEL}(\\.{LABEL})*"),
-        "email" => format!("[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+)*@{LABEL}(\\.{LABEL})+"),
-        "ipv4" => format!("({BYTE}\\.){{3}}{BYTE}"),
-        "ipv6" => "([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,6}:[0-9a-f]{1,4}|::[0-9a-f]{1,4}|::".to_owned(),
-        "uri" => r"[A-Za-z][A-Za-z0-9+.-]*:[A-Za-z0-9._~:\/?#@!$&'()*+,;=%-]+".to_owned(),
-        "duration" => format!(
-            "P(([0-9]+D|[0-9]+M([0-9]+D)?|[0-9]+Y([0-9]+M([0-9]+D)?)?)({TIME_SPAN})?|{TIME_SPAN}|[0-9]+W)"
-        ),
-        _ => return None,
-    })
 }

@@ -108,7 +108,7 @@ impl Channels {
         let Some(at) = self.pending.find(MESSAGE) else {
             let text = self.pending.trim_start();
             let may_be = |start: &&str| start.starts_with(text) || text.starts_with(*start);
-            if text.is_empty() || STARTS.iter().any(|start| may_be(&start)) {
+            if text.is_empty() || STARTS.iter().any(may_be) {
                 return false;
             }
             self.state = State::Text;

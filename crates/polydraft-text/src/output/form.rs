@@ -29,7 +29,7 @@ pub enum ArgumentForm {
     /// A JSON object.
     Json,
     /// One parameter after the other.
-    Parameters(ParameterForm),
+    Parameters(Box<ParameterForm>),
 }
 
 /// Format of arguments that are written as parameters: `before_key key before value after`,

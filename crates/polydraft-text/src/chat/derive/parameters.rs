@@ -70,7 +70,7 @@ pub(super) fn derive(outputs: &Outputs, one: &str, two: Option<&str>) -> Option<
             within(after, tail, 0)?,
         ))
     });
-    let arguments = ArgumentForm::Parameters(form);
+    let arguments = ArgumentForm::Parameters(Box::new(form));
     if let Some(form) = repeated.and_then(|parts| call_form(parts, arguments.clone())) {
         return Some(form);
     }

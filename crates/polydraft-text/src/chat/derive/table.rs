@@ -155,7 +155,7 @@ fn python(opening: &str, closing: &str) -> CallForm {
     CallForm {
         opening: opening.to_owned(),
         head: vec![Piece::Name, literal("(")],
-        arguments: ArgumentForm::Parameters(parameters),
+        arguments: ArgumentForm::Parameters(Box::new(parameters)),
         tail: vec![literal(")")],
         separator: ", ".to_owned(),
         closing: closing.to_owned(),
@@ -200,7 +200,7 @@ fn minimax() -> CallForm {
     CallForm {
         opening: tag("<tool_call>\n"),
         head: vec![literal(&tag("<invoke name=\"")), Piece::Name, literal("\">")],
-        arguments: ArgumentForm::Parameters(parameters),
+        arguments: ArgumentForm::Parameters(Box::new(parameters)),
         tail: vec![literal(&tag("</invoke>\n"))],
         separator: String::new(),
         closing: tag("</tool_call>"),
