@@ -114,6 +114,11 @@ impl StepCosts {
         Self { seeded: costs.clone(), learned: costs, learns: false, store: None }
     }
 
+    /// Returns costs that are learned, and not stored.
+    pub fn learning(costs: Costs) -> Self {
+        Self { learns: true, ..Self::fixed(costs) }
+    }
+
     /// Sets the costs of an adaptive tree. Those of an output with a seed depend on no time that
     /// was measured.
     pub fn apply(&self, tree: &mut Auto, is_seeded: bool) {

@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use polydraft::Token;
 use polydraft_engine::{Engine, Error};
+use polydraft_runtime::costs::StepCosts;
 use polydraft_runtime::{SamplingOptions, Speculation, TableSaver};
 use polydraft_text::{Language, OutputForm};
 use tokio::sync::Semaphore;
@@ -17,7 +18,7 @@ use crate::api::shared::error::Problem;
 use crate::grammar::Grammars;
 use crate::options::ServerOptions;
 use crate::telemetry::Telemetry;
-use crate::worker::{self, Capacity, CostsToUse, EngineHandle, Failure, RequestParams};
+use crate::worker::{self, Capacity, EngineHandle, Failure, RequestParams};
 
 /// A loaded model, and the default settings of its requests.
 pub struct ServedModel {
@@ -33,8 +34,8 @@ pub struct ServedModel {
     pub speculation: Option<Speculation>,
     /// Measured acceptance rates for sequoia trees, if any.
     pub acceptance: Option<Vec<f64>>,
-    /// Costs of passes, for requests with an adaptive tree.
-    pub costs: CostsToUse,
+    /// Costs of steps, for requests with an adaptive tree.
+    pub costs: StepCosts,
     /// Defaults of completions.
     pub completions: Defaults,
     /// Defaults of conversations.

@@ -4,7 +4,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Result, anyhow};
 use axum::http::{HeaderValue, Uri};
-use polydraft_runtime::costs::CostLookup;
 use polydraft_runtime::message::OptionName;
 use polydraft_runtime::{
     Listener, Run, SamplingOptions, Speculation, Usage, with_published_sampling,
@@ -16,7 +15,6 @@ use crate::http::server::Server;
 use crate::loaded_model::{Defaults, ServedModel};
 use crate::models::{ModelEntry, Models};
 use crate::options::{OfferedModel, ServerOptions};
-use crate::worker::CostsToUse;
 
 /// Default token limit of a completion.
 const DEFAULT_COMPLETION_TOKENS: usize = 128;
@@ -160,14 +158,7 @@ fn into_served_model(
         })?;
     }
     // Requests may ask for an adaptive tree even if the default tree is another one.
-    let costs = match run.look_up_costs()? {
-        // The measurement takes one sequence in addition to those of requests.
-        Some(CostLookup::Pending(measuring)) if run.models.engine.max_sequences() > 1 => {
-            CostsToUse::Measuring(measuring)
-        }
-        Some(found) => CostsToUse::Known(found.costs(&mut run.models.engine, listener)?),
-        None => CostsToUse::default(),
-    };
+    let costs = run.costs(listener)?;
     let speculation = run.settings.speculation.clone();
     let acceptance = run.description.acceptance()?;
     let configured = &run.description.sampling;

@@ -32,7 +32,8 @@ impl Gains {
     pub fn new(target: &Path, dtype: Option<Precision>, draft: String) -> Self {
         let target = target.canonicalize().unwrap_or_else(|_| target.to_owned());
         let size = crate::model_files::weight_bytes(&target);
-        let path = super::cache_file("gains", &(machine(), target, size, dtype.map(Precision::name)));
+        let path =
+            super::cache_file("gains", &(machine(), target, size, dtype.map(Precision::name)));
         Self { path, draft }
     }
 
@@ -68,7 +69,8 @@ mod tests {
     #[test]
     fn few_steps_change_an_expected_gain_little() {
         let folder = tempfile::tempdir().unwrap();
-        let gains = Gains { path: Some(folder.path().join("gains.json")), draft: "self:q5_1".into() };
+        let gains =
+            Gains { path: Some(folder.path().join("gains.json")), draft: "self:q5_1".into() };
         assert_eq!(gains.of("self:q5_1", 1.4), 1.4);
         for (steps, gain, least, most) in [(5, 0.5, 1.3, 1.4), (400, 0.9, 0.95, 1.05)] {
             gains.store(&Learned { gain_steps: steps, gain, ..Learned::default() });

@@ -160,7 +160,12 @@ mod tests {
     fn costs_rise_with_tokens_context_and_draft_and_are_valid() {
         for bytes_per_weight in [None, Some(0.56), Some(1.06), Some(2.0), Some(4.0)] {
             for weight_bytes in [0, 1 << 20, 1 << 30] {
-                let shape = PassShape { weight_bytes, bytes_per_weight, cache_bytes: 40_000, measured: None };
+                let shape = PassShape {
+                    weight_bytes,
+                    bytes_per_weight,
+                    cache_bytes: 40_000,
+                    measured: None,
+                };
                 for draft in [
                     DraftShape::Ngrams,
                     DraftShape::Head,
@@ -188,7 +193,8 @@ mod tests {
             (269_100_000, 134_500_000, DraftShape::SelfDraft(0.375), 1.6..1.9, 0.28..0.55),
         ] {
             let bytes_per_weight = Some(weight_bytes as f64 / parameters as f64);
-            let shape = PassShape { weight_bytes, bytes_per_weight, cache_bytes: 46_000, measured: None };
+            let shape =
+                PassShape { weight_bytes, bytes_per_weight, cache_bytes: 46_000, measured: None };
             let costs = estimate(&shape, draft);
             let found = costs.target.seconds(8, &context);
             assert!(eight.contains(&found), "{weight_bytes}: {found}");

@@ -10,7 +10,7 @@ use polydraft_runtime::seeded;
 use polydraft_text::Language;
 
 use super::catch_panic;
-use super::costs::StepCosts;
+use super::costs::SharedCosts;
 use super::job::{Event, Failure, Job, RequestParams};
 use super::random::ReversibleRng;
 use crate::grammar::Mask;
@@ -72,8 +72,6 @@ pub(super) struct Sequence {
     cached: usize,
     /// Prefilled tokens of the prompt, as last reported to the client.
     reported_prefilled: usize,
-    /// Whether an adaptive tree, if any, has the final costs.
-    has_final_costs: bool,
     /// Failure outside the session.
     pub failure: Option<Failure>,
     /// Time of the last new tokens.
@@ -85,20 +83,19 @@ impl Sequence {
     pub fn open(
         engine: &mut Engine,
         language: &Language,
-        costs: &mut StepCosts,
         params: &mut RequestParams,
         number: usize,
     ) -> Result<Self, Failure> {
         catch_panic(|| {
-            let (speculation, has_final_costs) = costs.take_speculation(params, number, engine);
+            let speculation = params.speculation.as_mut().and_then(|built| built.take(number));
             let mut random = seeded(params.seed);
             // Stream 0 is the default, so the first of several sequences equals a single one with
             // this seed.
             random.set_stream(number as u64);
             let random = ReversibleRng::new(random);
             let detokenizer = language.tokenizer.stream(&params.prompt);
-            let detokenizer = detokenizer
-                .with_marks(params.visible_special_tokens.iter().map(String::as_str));
+            let detokenizer =
+                detokenizer.with_marks(params.visible_special_tokens.iter().map(String::as_str));
             let request = Request::new(&params.prompt[..])
                 .sampling(params.sampling)
                 .speculation(speculation)
@@ -134,21 +131,10 @@ impl Sequence {
                 unprefilled,
                 cached,
                 reported_prefilled: cached,
-                has_final_costs,
                 failure,
                 last_tokens_at: None,
             })
         })
-    }
-
-    /// Replaces an adaptive tree by one with the final costs.
-    pub fn use_final_costs(&mut self, params: &RequestParams, costs: &StepCosts) {
-        if std::mem::replace(&mut self.has_final_costs, true) {
-            return;
-        }
-        if let Some(speculation) = costs.final_speculation(params) {
-            self.session.set_speculation(speculation);
-        }
     }
 
     /// Prefilled tokens of the prompt, if the client wants reports and this number is new.
@@ -218,14 +204,14 @@ impl PromptScorer {
 
 impl RunningRequest {
     /// Scores a part of the prompt, if requested and incomplete. Then opens the first sequence.
-    pub fn score(&mut self, engine: &mut Engine, language: &Language, costs: &mut StepCosts) {
+    pub fn score(&mut self, engine: &mut Engine, language: &Language) {
         let Some(scorer) = &mut self.scorer else { return };
         match scorer.advance(engine) {
             Ok(None) => {}
             Ok(Some(scores)) => {
                 self.scorer = None;
                 self.job.send(Event::PromptScores { sequence: self.job.first, scores });
-                self.open_first(engine, language, costs);
+                self.open_first(engine, language);
             }
             Err(failure) => {
                 if let Some(mut scorer) = self.scorer.take() {
@@ -237,8 +223,8 @@ impl RunningRequest {
     }
 
     /// Opens the first sequence.
-    pub fn open_first(&mut self, engine: &mut Engine, language: &Language, costs: &mut StepCosts) {
-        match Sequence::open(engine, language, costs, &mut self.job.params, 0) {
+    pub fn open_first(&mut self, engine: &mut Engine, language: &Language) {
+        match Sequence::open(engine, language, &mut self.job.params, 0) {
             Ok(sequence) => {
                 if self.job.params.progress {
                     self.job.send_progress(sequence.cached, sequence.cached);
@@ -267,7 +253,7 @@ impl RunningRequest {
     }
 
     /// Sends new events, and closes complete sequences. A failed sequence ends the request.
-    pub fn send_events(&mut self, engine: &mut Engine, telemetry: &Telemetry) {
+    pub fn send_events(&mut self, engine: &mut Engine, telemetry: &Telemetry, costs: &SharedCosts) {
         for mut sequence in std::mem::take(&mut self.sequences) {
             let number = self.job.first + sequence.number;
             let tokens = sequence.session.take_tokens().len();
@@ -296,6 +282,11 @@ impl RunningRequest {
             let closed = catch_panic(|| Ok(engine.close(session)?));
             match (failure, closed) {
                 (None, Ok(generation)) => {
+                    if let Some(choices) = &generation.statistics.choices
+                        && !self.job.params.seeded
+                    {
+                        costs.learn(choices);
+                    }
                     let (tokens, statistics) =
                         (generation.tokens.len(), Box::new(generation.statistics));
                     let total_tokens = self.job.params.prompt.len() + tokens;

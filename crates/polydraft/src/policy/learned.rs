@@ -241,7 +241,8 @@ mod tests {
     fn acceptance_and_gain_are_averages_over_steps() {
         let mut costs = Costs::default();
         for (rejected, seconds) in [(0, 50.0), (100, 100.0)].repeat(40) {
-            let choices = Choices { steps: 100, plain_seconds: 100.0, seconds, ..Choices::default() };
+            let choices =
+                Choices { steps: 100, plain_seconds: 100.0, seconds, ..Choices::default() };
             costs.learn(&Choices { verified: 100, rejected, ..choices });
         }
         assert!((costs.rejected - 0.5).abs() < 0.2, "{}", costs.rejected);

@@ -233,7 +233,8 @@ impl Common {
             defaults.sampling.draft_with_target(sampling),
         )?;
         let count = check_range("n", self.n.unwrap_or(1), 1, model.limits.sequences)?;
-        let speculation = settings.map(|settings| speculation::build(model, settings, count));
+        let speculation = settings
+            .map(|settings| speculation::build(model, settings, self.seed.is_some(), count));
         let stop = self.stop.clone().map_or_else(|| defaults.stop.clone(), OneOrMany::into_vec);
         check_range("stop", stop.len(), 0, MAX_STOPS)?;
         if let Some(invalid) =
