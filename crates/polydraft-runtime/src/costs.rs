@@ -1,11 +1,10 @@
 //! Costs of steps for adaptive draft length. An output never waits for a measurement.
 //!
-//! Outputs with a seed use costs in a file that the user named, or estimated ones ([`table`]), so
+//! Outputs with a seed use costs in a file that the user named, or estimated ones ([`Costs::estimated`]), so
 //! that the seed decides the output. Outputs without a seed use costs that are corrected by the
 //! times of their own steps and stored for later runs.
 
 mod gains;
-mod table;
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -28,9 +27,6 @@ use crate::requests;
 use crate::usage::Advice;
 
 pub(crate) use gains::Gains;
-pub(crate) use table::{
-    DraftShape, PassShape, copy_seconds, estimate, expected_gain, pass_seconds,
-};
 
 /// Prompt of sequences whose steps are measured for a file; the acceptance depends on it.
 const SAMPLE: &str = include_str!("costs/sample.txt");

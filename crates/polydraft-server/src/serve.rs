@@ -162,16 +162,17 @@ fn into_served_model(
     let speculation = run.settings.speculation.clone();
     let acceptance = run.description.acceptance()?;
     let configured = &run.description.sampling;
-    let published_sampling =
-        match options.ignore_published_sampling || run.models.language.chat.is_none() {
-            true => configured.clone(),
-            false => with_published_sampling(configured.clone(), &run.models, listener),
-        };
+    let usual = !options.ignore_published_sampling && run.models.language.chat.is_some();
+    let published_sampling = match usual {
+        true => with_published_sampling(configured.clone(), &run.models, listener),
+        false => configured.clone(),
+    };
     let language = run.models.language;
     let defaults = |sampling: &SamplingOptions,
                     max_tokens: usize,
                     end_tokens: Vec<polydraft::Token>| Defaults {
         sampling: sampling.clone(),
+        usual_sampling: false,
         max_tokens: Some(options.max_tokens.unwrap_or(max_tokens))
             .filter(|max_tokens| *max_tokens > 0),
         stop: options.stop.clone(),
@@ -179,6 +180,7 @@ fn into_served_model(
     };
     let completions = defaults(configured, DEFAULT_COMPLETION_TOKENS, language.end_tokens.clone());
     let chat = defaults(&published_sampling, 0, language.answer_end_tokens());
+    let chat = Defaults { usual_sampling: usual, ..chat };
     let engine = run.models.engine;
     let tokens = options
         .cache_memory

@@ -1,8 +1,8 @@
 //! Requests from the web side to the engine thread, and their events.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use polydraft::{Sampling, Token};

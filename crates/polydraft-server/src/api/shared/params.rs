@@ -225,12 +225,13 @@ impl Common {
                     .with_code("unsupported_parameter"));
             }
         }
-        let sampling = self.sampling(defaults.sampling.target())?;
+        let default_sampling = defaults.sampling_for(self.gives_sampling());
+        let sampling = self.sampling(default_sampling.target())?;
         sampling.validate()?;
         let settings = speculation::resolve(
             model,
             self.speculation.as_ref(),
-            defaults.sampling.draft_with_target(sampling),
+            default_sampling.draft_with_target(sampling),
         )?;
         let count = check_range("n", self.n.unwrap_or(1), 1, model.limits.sequences)?;
         let speculation = settings
@@ -346,6 +347,14 @@ impl Common {
         };
         // The prompt is set later.
         Ok(Some(RepetitionPenalty { penalty, prompt: [].into(), last }))
+    }
+
+    /// Whether the request gives a sampling setting.
+    fn gives_sampling(&self) -> bool {
+        self.temperature.is_some()
+            || self.top_k.is_some()
+            || self.top_p.is_some()
+            || self.min_p.is_some()
     }
 
     fn sampling(&self, default: Sampling) -> Result<Sampling, Problem> {

@@ -6,11 +6,11 @@
 //! 2026: costs of SmolLM2-135M, Gemma 3 270M and the demo pair (`polydraft bench speed`) and of
 //! random models of 484 million parameters (`polydraft bench model`), in round averages.
 
-use polydraft::policy::{Costs, Pass, Passes};
+use super::{Costs, Pass, Passes};
 
 /// Weights that a pass reads, and the KV cache that it reads per token of context.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct PassShape {
+pub struct PassShape {
     /// Bytes of weights.
     pub weight_bytes: u64,
     /// Bytes per weight; `None` if unknown.
@@ -24,7 +24,7 @@ pub(crate) struct PassShape {
 
 /// What determines the cost and the acceptance of a draft.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum DraftShape {
+pub enum DraftShape {
     /// N-grams: no pass.
     Ngrams,
     /// A layer that reads the target's hidden states: a head, an assistant or an MTP layer.
@@ -90,71 +90,60 @@ impl DraftShape {
     }
 }
 
-/// Returns the estimated costs, in passes of the target over one token.
-pub(crate) fn estimate(target: &PassShape, draft: DraftShape) -> Costs {
-    let cache = target.cache_bytes as f64 / target.weight_bytes.max(1) as f64;
-    let pass = |tokens: usize, seconds| Pass {
-        tokens,
-        seconds,
-        longer: cache * (1.0 + CACHE_PER_TOKEN * (tokens - 1) as f64),
-    };
-    let mut passes: Vec<Pass> = Vec::new();
-    for (tokens, seconds) in target.relative() {
-        // More tokens never take less time.
-        let least = passes.last().map_or(seconds, |last| last.seconds);
-        passes.push(pass(tokens, least.max(seconds)));
-    }
-    let (cost, first) = draft.cost();
-    let follows = matches!(draft, DraftShape::SelfDraft(_));
-    // A self-draft reads the target's KV cache.
-    let longer = if follows { 1.0 } else { cost };
-    let draft_passes = passes.iter().map(|pass| Pass {
-        tokens: pass.tokens,
-        seconds: cost * pass.seconds,
-        longer: longer * pass.longer,
-    });
-    Costs {
-        draft: Passes(draft_passes.collect()),
-        target: Passes(passes),
-        first,
-        follows,
-        rejected: draft.rejected(),
-        ..Costs::default()
-    }
-}
-
-/// Bytes per second that a pass reads, and weights per second that are quantised, on two threads.
-const MEMORY_SPEED: f64 = 15e9;
-const QUANTISING_SPEED: f64 = 2e8;
-/// Bytes per second at which a stored copy is read.
-const READING_SPEED: f64 = 1e9;
-
-/// Seconds of a pass over one token.
-pub(crate) fn pass_seconds(weight_bytes: u64) -> f64 {
-    weight_bytes as f64 / MEMORY_SPEED
-}
-
-/// Seconds that making a quantised copy takes, or reading one that is stored.
-pub(crate) fn copy_seconds(weights: u64, stored_bytes: Option<u64>) -> f64 {
-    stored_bytes.map_or(weights as f64 / QUANTISING_SPEED, |bytes| bytes as f64 / READING_SPEED)
-}
-
-/// Expected speed-up over plain decoding, for targets of this number of bytes per weight.
-pub(crate) fn expected_gain(is_self_draft: bool, bytes_per_weight: f64) -> f64 {
-    match (is_self_draft, bytes_per_weight) {
-        (true, 3.0..) => 2.0,
-        (true, 1.5..) => 1.4,
-        // In 8 bits and fewer a self-draft gains less than n-grams do.
-        (true, _) => 1.0,
-        (false, _) => 1.15,
+impl Costs {
+    /// Estimates the costs of steps, in passes of the target over one token.
+    ///
+    /// ```
+    /// use polydraft::policy::{Costs, DraftShape, PassShape};
+    ///
+    /// let weights = 8_000_000_000;
+    /// let shape = PassShape {
+    ///     weight_bytes: 2 * weights,
+    ///     bytes_per_weight: Some(2.0),
+    ///     cache_bytes: 131_072,
+    ///     measured: None,
+    /// };
+    /// let costs = Costs::estimated(&shape, DraftShape::SelfDraft(0.375));
+    /// assert!(costs.target.0[1].seconds < 1.1);
+    /// ```
+    pub fn estimated(target: &PassShape, draft: DraftShape) -> Self {
+        let cache = target.cache_bytes as f64 / target.weight_bytes.max(1) as f64;
+        let pass = |tokens: usize, seconds| Pass {
+            tokens,
+            seconds,
+            longer: cache * (1.0 + CACHE_PER_TOKEN * (tokens - 1) as f64),
+        };
+        let mut passes: Vec<Pass> = Vec::new();
+        for (tokens, seconds) in target.relative() {
+            // More tokens never take less time.
+            let least = passes.last().map_or(seconds, |last| last.seconds);
+            passes.push(pass(tokens, least.max(seconds)));
+        }
+        let (cost, first) = draft.cost();
+        let follows = matches!(draft, DraftShape::SelfDraft(_));
+        // A self-draft reads the target's KV cache.
+        let longer = if follows { 1.0 } else { cost };
+        let draft_passes = passes.iter().map(|pass| Pass {
+            tokens: pass.tokens,
+            seconds: cost * pass.seconds,
+            longer: longer * pass.longer,
+        });
+        Self {
+            draft: Passes(draft_passes.collect()),
+            target: Passes(passes),
+            first,
+            follows,
+            rejected: draft.rejected(),
+            ..Self::default()
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use polydraft::policy::StepContext;
-
+    use super::super::{Auto, StepContext};
     use super::*;
+    use crate::PolicyKind;
 
     #[test]
     fn costs_rise_with_tokens_context_and_draft_and_are_valid() {
@@ -172,11 +161,11 @@ mod tests {
                     DraftShape::Model(0.1),
                     DraftShape::SelfDraft(0.2),
                 ] {
-                    let costs = estimate(&shape, draft);
+                    let costs = Costs::estimated(&shape, draft);
                     assert!(costs.target.0.is_sorted_by(|a, b| a.seconds < b.seconds));
                     assert!(costs.target.0.is_sorted_by(|a, b| a.longer < b.longer));
-                    let auto = polydraft::policy::Auto { costs, ..Default::default() };
-                    assert!(polydraft::PolicyKind::Auto(auto).build().is_ok());
+                    let auto = Auto { costs, ..Auto::default() };
+                    assert!(PolicyKind::Auto(auto).build().is_ok());
                 }
             }
         }
@@ -195,7 +184,7 @@ mod tests {
             let bytes_per_weight = Some(weight_bytes as f64 / parameters as f64);
             let shape =
                 PassShape { weight_bytes, bytes_per_weight, cache_bytes: 46_000, measured: None };
-            let costs = estimate(&shape, draft);
+            let costs = Costs::estimated(&shape, draft);
             let found = costs.target.seconds(8, &context);
             assert!(eight.contains(&found), "{weight_bytes}: {found}");
             let found = costs.draft.seconds(1, &context);
