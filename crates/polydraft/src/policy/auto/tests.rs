@@ -21,7 +21,7 @@ fn flat(draft: f64) -> Costs {
 }
 
 fn auto(depth: usize, costs: Costs) -> Auto {
-    Auto::new(Settings { depth, costs })
+    Auto::new(Settings { depth, costs, times_plain: false })
 }
 
 /// Runs `steps` steps on distributions over two tokens, each from the same context. Returns the
