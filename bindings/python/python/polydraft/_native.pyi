@@ -29,6 +29,9 @@ DRAFTINGS: list[str]
 VERIFIERS: list[str]
 TREES: list[str]
 
+def _estimated_costs(
+    weight_bytes: int, weights: int, cache_bytes: int, draft: float | None, passes: list[tuple[int, float]] | None
+) -> str: ...
 def _default_tree(verifier: Verifier | str | _Settings, paths: int | None = None, depth: int | None = None) -> str: ...
 def _run_program(line: list[str]) -> None: ...
 def _write_lessons(
