@@ -151,7 +151,7 @@ mod with {
         }
 
         /// The sampling of conversations: published with the model, or the program's default.
-        pub fn chat_sampling(&self) -> polydraft::Sampling {
+        pub fn chat_sampling(&self) -> Sampling {
             SamplingOptions::default().or_published(&self.0.sampling).or_chat_defaults().target()
         }
 
