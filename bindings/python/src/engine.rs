@@ -365,7 +365,7 @@ impl PyEngine {
     /// the draft model's the one that drafts are drawn from (default: the same), or a list of one
     /// for each path. It ends after `max_tokens`, with one of `end_tokens` (default: the model's),
     /// or before one of the strings `stop`. The same `seed` gives the same output, here and in the
-    /// `polydraft` program: with one, drafts depend on no time that was measured.
+    /// `polydraft` program with the same draft: drafts then depend on no time that was measured.
     #[pyo3(signature = (
         prompt, *, verifier=Some("nested-priority".into()), tree=None,
         sampling=None, draft_sampling=None, max_tokens=Some(128), end_tokens=None, stop=vec![],
