@@ -2,8 +2,8 @@
 
 import json
 import os
-import shutil
 import pathlib
+import shutil
 import subprocess
 import sys
 

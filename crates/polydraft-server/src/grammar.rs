@@ -105,8 +105,7 @@ fn special_token(bytes: &[u8]) -> Option<(usize, TokenId, usize)> {
         let digits = id.and_then(|id| id.iter().position(|byte| !byte.is_ascii_digit()));
         if let (Some(id), Some(digits)) = (id, digits)
             && id[digits] == b']'
-            && let Some(token) =
-                std::str::from_utf8(&id[..digits]).ok().and_then(|id| id.parse().ok())
+            && let Some(token) = std::str::from_utf8(&id[..digits]).ok().and_then(|id| id.parse().ok())
         {
             return Some((start, token, start + digits + 3));
         }

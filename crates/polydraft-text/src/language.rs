@@ -131,8 +131,7 @@ impl Language {
     pub fn output_form(&self) -> Option<OutputForm> {
         let form = self.chat.as_ref()?.output_form().clone();
         let ends = self.answer_end_tokens();
-        let strings =
-            ends.iter().filter_map(|end| self.tokenizer.decode_with_special(&[*end]).ok());
+        let strings = ends.iter().filter_map(|end| self.tokenizer.decode_with_special(&[*end]).ok());
         let strings: Vec<String> = strings.filter(|end| !end.trim().is_empty()).collect();
         Some(form.until(&strings))
     }

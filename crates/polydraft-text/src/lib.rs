@@ -28,8 +28,8 @@ pub use fields::{Fields, check_positive, end_tokens};
 pub use generation::{Published, PublishedSampling};
 pub use language::{ChatPrompt, Language};
 pub use output::{
-    ArgumentForm, CallForm, Kind, Kinds, Nested, OutputForm, OutputParser, OutputPart,
-    ParameterForm, Piece, PromptEnd, ReasoningForm, Tool, ValueForm, allowed_kinds,
+    ArgumentForm, CallForm, Kind, Kinds, Nested, OutputForm, OutputParser, OutputPart, ParameterForm,
+    Piece, PromptEnd, ReasoningForm, Tool, ValueForm, allowed_kinds,
 };
 pub use special::SpecialTokens;
 pub use stream::Stream;

@@ -11,12 +11,12 @@ mod reasoning;
 
 use std::sync::Arc;
 
-pub(crate) use braces::Braces as Json;
 pub use calls::{Calls, Tool};
 pub use channels::{Channels, MARKS as CHANNEL_MARKS};
-pub use form::{ArgumentForm, CallForm, Kind, Nested, ParameterForm, ValueForm};
-pub(crate) use literals::read_value;
+pub(crate) use braces::Braces as Json;
 pub use literals::{Kinds, allowed_kinds};
+pub(crate) use literals::read_value;
+pub use form::{ArgumentForm, CallForm, Kind, Nested, ParameterForm, ValueForm};
 pub use pattern::Piece;
 pub use reasoning::{PromptEnd, Reasoning, ReasoningForm, Split};
 
@@ -104,7 +104,8 @@ impl OutputParser {
         tools: Arc<Vec<Tool>>,
     ) -> Self {
         let names = || tools.iter().map(|tool| tool.name.clone()).collect();
-        let channels = (form.has_channels && splits_reasoning).then(|| Channels::new(names()));
+        let channels =
+            (form.has_channels && splits_reasoning).then(|| Channels::new(names()));
         let reasoning = (channels.is_none() && splits_reasoning)
             .then(|| Reasoning::new(form.reasoning.clone(), prompt));
         let calls = form.calls.clone().filter(|_| channels.is_none() && !tools.is_empty());

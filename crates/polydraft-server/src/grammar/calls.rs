@@ -97,7 +97,9 @@ impl CallGrammar<'_> {
                 }
                 opening => escape_regex(&opening.chars().take(1).collect::<String>()),
             };
-            return format!("start: {section} | TEXT?\nTEXT: /(?s:.+)/ & ~/(?s:\\s*{start}.*)/\n");
+            return format!(
+                "start: {section} | TEXT?\nTEXT: /(?s:.+)/ & ~/(?s:\\s*{start}.*)/\n"
+            );
         }
         let rest = marks.terms(&opening.trim_start()[trigger.len()..]);
         let repeated = if self.allow_several { "*" } else { "?" };

@@ -78,13 +78,9 @@ impl Rules<'_> {
         let schema = self.merged(schema, 0)?;
         let empty = Map::new();
         let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
-        let required: Vec<&str> = schema
-            .get("required")
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-            .collect();
+        let required: Vec<&str> =
+            schema.get("required").and_then(Value::as_array).into_iter().flatten()
+                .filter_map(Value::as_str).collect();
         let unknown = required.iter().find(|name| !properties.contains_key(**name));
         if let Some(name) = unknown {
             return Err(format!("required: the property {name:?} is not described"));
@@ -231,12 +227,8 @@ impl Rules<'_> {
         };
         let pattern = schema.get("pattern").and_then(Value::as_str).map(contained_pattern);
         let format = schema.get("format").and_then(Value::as_str).and_then(format_pattern);
-        let restrictions: Vec<String> = pattern
-            .into_iter()
-            .chain(format)
-            .chain(lengths)
-            .map(|part| format!("/{part}/"))
-            .collect();
+        let restrictions: Vec<String> =
+            pattern.into_iter().chain(format).chain(lengths).map(|part| format!("/{part}/")).collect();
         if restrictions.is_empty() {
             let name = format!("{}_text_{}", self.parameters.prefix, self.count);
             self.count += 1;
@@ -310,10 +302,8 @@ impl Rules<'_> {
         for kind in kinds {
             choices.push(match kind {
                 Kind::String => {
-                    let around = ValueForm {
-                        before: String::new(),
-                        after: vec![Piece::Text(closing.clone())],
-                    };
+                    let around =
+                        ValueForm { before: String::new(), after: vec![Piece::Text(closing.clone())] };
                     let text = self.text(&schema, &around)?;
                     format!("{} {text}", self.parameters.marks.terms(&opening))
                 }
@@ -369,8 +359,7 @@ impl Rules<'_> {
             choices.push(match kind {
                 Kind::Object => self.members(&schema, Level::Parameters)?,
                 Kind::Array => {
-                    let items =
-                        schema.get("items").cloned().unwrap_or_else(|| json!({ "type": "string" }));
+                    let items = schema.get("items").cloned().unwrap_or_else(|| json!({ "type": "string" }));
                     let item = self.member("\"item\"", &items, Level::Parameters)?;
                     self.list(&schema, &item, "\"\"")?
                 }
@@ -395,9 +384,7 @@ impl Rules<'_> {
         if let Some(reference) = merged.shift_remove("$ref") {
             let pointer = reference.as_str().and_then(|reference| reference.strip_prefix('#'));
             let target = pointer.and_then(|pointer| self.parameters.root.pointer(pointer));
-            parts.push(
-                target.ok_or_else(|| format!("$ref: {reference} is not in the schema"))?.clone(),
-            );
+            parts.push(target.ok_or_else(|| format!("$ref: {reference} is not in the schema"))?.clone());
         }
         if let Some(Value::Array(all)) = merged.shift_remove("allOf") {
             parts.extend(all);
@@ -414,10 +401,8 @@ impl Rules<'_> {
                         known.extend(value.as_array().cloned().unwrap_or_default());
                     }
                     ("type", Some(known)) if *known == value => {}
-                    (
-                        "title" | "description" | "default" | "examples" | "$defs" | "definitions",
-                        _,
-                    ) => {}
+                    ("title" | "description" | "default" | "examples" | "$defs" | "definitions",
+                        _) => {}
                     (_, Some(known)) if *known == value => {}
                     (key, Some(_)) => {
                         return Err(format!("allOf: {key} twice is not supported in parameters"));
@@ -439,17 +424,14 @@ fn is_string_text(form: &ParameterForm) -> bool {
 
 /// Schema of the values of these kinds.
 fn restricted(schema: &Value, kinds: &[Kind], root: &Value) -> Value {
-    let names: Vec<&str> = kinds
-        .iter()
-        .map(|kind| match kind {
-            Kind::String => "string",
-            Kind::Number => "number",
-            Kind::Boolean => "boolean",
-            Kind::Null => "null",
-            Kind::Object => "object",
-            Kind::Array => "array",
-        })
-        .collect();
+    let names: Vec<&str> = kinds.iter().map(|kind| match kind {
+        Kind::String => "string",
+        Kind::Number => "number",
+        Kind::Boolean => "boolean",
+        Kind::Null => "null",
+        Kind::Object => "object",
+        Kind::Array => "array",
+    }).collect();
     let kinds = json!({ "type": names });
     let mut all = json!({ "allOf": [schema, kinds] });
     if schema.to_string().contains("\"$ref\"") {
@@ -479,7 +461,8 @@ fn contained_pattern(pattern: &str) -> String {
 /// schemas check them; `None` for others.
 fn format_pattern(format: &str) -> Option<String> {
     const DATE: &str = r"[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|[12][0-9]))";
-    const TIME: &str = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
+    const TIME: &str =
+        r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
     const LABEL: &str = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?";
     const BYTE: &str = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
     const TIME_SPAN: &str = "T([0-9]+H([0-9]+M([0-9]+S)?)?|[0-9]+M([0-9]+S)?|[0-9]+S)";

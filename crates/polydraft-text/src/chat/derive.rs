@@ -86,12 +86,8 @@ impl<'a> Probe<'a> {
     /// The same with variables for the template.
     fn with_variables(&self, variables: Value) -> Self {
         let Value::Object(variables) = variables else { return Self::new(self.template, vec![]) };
-        let probe = Self {
-            template: self.template,
-            tools: self.tools.clone(),
-            variables: Some(variables),
-            prompt: None,
-        };
+        let probe = Self { template: self.template, tools: self.tools.clone(),
+            variables: Some(variables), prompt: None };
         let prompt = probe.render(&[question()], Ending::Answer);
         Self { prompt, ..probe }
     }

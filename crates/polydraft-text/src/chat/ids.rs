@@ -42,8 +42,7 @@ mod tests {
 
     #[test]
     fn shortens_long_ids_alike_and_keeps_short_ones() {
-        let mut call =
-            json!({ "tool_calls": [{ "id": "call_0123456789" }, { "id": "abcDEF123" }] });
+        let mut call = json!({ "tool_calls": [{ "id": "call_0123456789" }, { "id": "abcDEF123" }] });
         let mut result = json!({ "tool_call_id": "call_0123456789" });
         shorten(&mut call);
         shorten(&mut result);

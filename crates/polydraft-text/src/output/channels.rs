@@ -165,22 +165,16 @@ mod tests {
 
     #[test]
     fn separates_channels_however_chunked() {
-        let call = |header: &str| format!("{header}<|message|>{{\"a\": 1}}<|call|>");
+        let call = |header: &str| {
+            format!("{header}<|message|>{{\"a\": 1}}<|call|>")
+        };
         let thought = "<|channel|>analysis<|message|>User says < hi.<|end|><|start|>assistant";
         let calls = vec![("f".to_owned(), "{\"a\": 1}".to_owned())];
         for (output, thoughts, text, expected) in [
-            (
-                format!("{thought}<|channel|>final<|message|>Hello"),
-                "User says < hi.",
-                "Hello",
-                vec![],
-            ),
-            (
-                call(&format!("{thought}<|channel|>commentary to=functions.f <|constrain|>json")),
-                "User says < hi.",
-                "",
-                calls.clone(),
-            ),
+            (format!("{thought}<|channel|>final<|message|>Hello"), "User says < hi.", "Hello",
+                vec![]),
+            (call(&format!("{thought}<|channel|>commentary to=functions.f <|constrain|>json")),
+                "User says < hi.", "", calls.clone()),
             (call(" to=functions.f<|channel|>commentary json"), "", "", calls.clone()),
             ("Hello <b>".to_owned(), "", "Hello <b>", vec![]),
             (call("<|channel|>commentary to=other"), "", "{\"a\": 1}", vec![]),

@@ -248,8 +248,8 @@ fn escaped(characters: &mut std::str::CharIndices) -> Option<char> {
 
 /// Reads a character by so many digits of its number.
 fn hexadecimal(characters: &mut std::str::CharIndices, digits: usize) -> Option<char> {
-    let number =
-        (0..digits).try_fold(0, |number, _| Some(16 * number + characters.next()?.1.to_digit(16)?));
+    let number = (0..digits)
+        .try_fold(0, |number, _| Some(16 * number + characters.next()?.1.to_digit(16)?));
     char::from_u32(number?)
 }
 
@@ -283,15 +283,11 @@ mod tests {
             all.map(|kind| format!("{kind:?}")).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(names(json!({ "$ref": "#/$defs/n" })), "Number Null");
-        assert_eq!(
-            names(json!({ "anyOf": [{ "type": "string" }, { "const": [] }] })),
-            "String Array"
-        );
+        assert_eq!(names(json!({ "anyOf": [{ "type": "string" }, { "const": [] }] })),
+            "String Array");
         assert_eq!(names(json!({ "enum": ["a", 1], "type": "string" })), "String");
-        assert_eq!(
-            names(json!({ "allOf": [{ "type": ["string", "object"] }, { "type": "object" }] })),
-            "Object"
-        );
+        assert_eq!(names(json!({ "allOf": [{ "type": ["string", "object"] }, { "type": "object" }] })),
+            "Object");
         assert_eq!(names(json!(true)).split(' ').count(), 6);
     }
 }

@@ -239,13 +239,12 @@ fn tagged(text: &str, schema: &Value, root: &Value, form: &ParameterForm) -> Val
             return Value::String(text.to_owned());
         };
         let slots = Slots { key: Some(key.clone()), ..Slots::default() };
-        let end =
-            (at..rest.len()).filter(|end| rest.is_char_boundary(*end)).find_map(
-                |end| match matches(&around.after, &rest[end..], &[], slots.clone(), true) {
-                    Match::Yes(_, length) => Some((end, end + length)),
-                    _ => None,
-                },
-            );
+        let end = (at..rest.len()).filter(|end| rest.is_char_boundary(*end)).find_map(|end| {
+            match matches(&around.after, &rest[end..], &[], slots.clone(), true) {
+                Match::Yes(_, length) => Some((end, end + length)),
+                _ => None,
+            }
+        });
         let Some((end, next)) = end else { return Value::String(text.to_owned()) };
         let inner = match key.as_str() {
             "item" => schema.get("items"),
@@ -287,9 +286,9 @@ fn find_end(
         _ => "",
     };
     let ends = |rest: &str| {
-        [separator, tail]
-            .iter()
-            .any(|mark| mark.chars().next().is_some_and(|first| rest.starts_with(first)))
+        [separator, tail].iter().any(|mark| {
+            mark.chars().next().is_some_and(|first| rest.starts_with(first))
+        })
     };
     let scan = &mut current.scan;
     while let Some(character) = pending[current.scanned..].chars().next() {

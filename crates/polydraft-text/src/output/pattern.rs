@@ -55,7 +55,13 @@ pub(crate) fn matches(
     }
 }
 
-fn matches_from(pieces: &[Piece], text: &str, at: usize, names: &[String], slots: Slots) -> Match {
+fn matches_from(
+    pieces: &[Piece],
+    text: &str,
+    at: usize,
+    names: &[String],
+    slots: Slots,
+) -> Match {
     let Some((piece, rest)) = pieces.split_first() else { return Match::Yes(slots, at) };
     match piece {
         Piece::Text(literal) => match literal_end(literal, &text[at..]) {
@@ -81,9 +87,7 @@ fn matches_from(pieces: &[Piece], text: &str, at: usize, names: &[String], slots
                 }
             });
             // Longer names first: a shorter one may be the start of it.
-            found
-                .filter(|(_, found)| *found != Match::No)
-                .max_by_key(|(length, _)| *length)
+            found.filter(|(_, found)| *found != Match::No).max_by_key(|(length, _)| *length)
                 .map_or(Match::No, |(_, found)| found)
         }
         Piece::Id | Piece::Number(_) | Piece::Key => {
@@ -169,13 +173,8 @@ mod tests {
 
     #[test]
     fn matches_names_and_ids_whatever_the_white_space() {
-        let head = [
-            text("<call>\n{\"name\": \""),
-            Piece::Name,
-            text("\", \"id\": \""),
-            Piece::Id,
-            text("\""),
-        ];
+        let head = [text("<call>\n{\"name\": \""), Piece::Name, text("\", \"id\": \""), Piece::Id,
+            text("\"")];
         let whole = "<call>{ \"name\":\"get_all\",\"id\": \"x-1\"} rest";
         let Match::Yes(slots, end) = found(&head, whole) else { panic!() };
         assert_eq!((slots.name.as_deref(), slots.id.as_deref()), (Some("get_all"), Some("x-1")));

@@ -173,8 +173,15 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Answer>, Pro
         truncation.truncate(&mut params.prompt, model.context, params.limits.max_tokens);
     }
     let continued = messages.last().filter(|_| ending == Ending::Continue);
-    let reader =
-        read_output(model, &mut params, &mut form, continued, prompt.end, tools.as_ref(), separate);
+    let reader = read_output(
+        model,
+        &mut params,
+        &mut form,
+        continued,
+        prompt.end,
+        tools.as_ref(),
+        separate,
+    );
     model.check(&params)?;
     let lists_prompt = params.prompt_scores.is_some();
     let requests = vec![params];

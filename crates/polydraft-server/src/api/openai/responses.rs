@@ -166,7 +166,8 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Response>, P
     });
     let listed = request.tools.map(|tools| tools.into_iter().map(nest_function).collect());
     let choice = request.tool_choice.map(nest_function);
-    let tool_params = ToolParams { tools: listed, choice, parallel: request.parallel_tool_calls };
+    let tool_params =
+        ToolParams { tools: listed, choice, parallel: request.parallel_tool_calls };
     let tools = prepare_tools(model, tool_params, form.as_ref(), &mut ignored);
     // Tools are not nested in this form: adapt the path.
     let tools = tools.map_err(|problem| match problem.error.param.clone() {
@@ -190,7 +191,8 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Response>, P
     if let Some(truncation) = truncation {
         truncation.truncate(&mut params.prompt, model.context, params.limits.max_tokens);
     }
-    let reader = read_output(model, &mut params, &mut form, None, prompt.end, tools.as_ref(), true);
+    let reader =
+        read_output(model, &mut params, &mut form, None, prompt.end, tools.as_ref(), true);
     model.check(&params)?;
     let prompt = request.enable_response_messages.then(|| params.prompt.clone());
     let requests = vec![params];
@@ -278,7 +280,10 @@ fn nest_function(value: Value) -> Value {
 }
 
 /// Appends items to the messages.
-fn append_items(messages: &mut Vec<Message>, items: &[Value]) -> Result<(), Problem> {
+fn append_items(
+    messages: &mut Vec<Message>,
+    items: &[Value],
+) -> Result<(), Problem> {
     let mut call_names = CallNames::default();
     for (number, item) in items.iter().enumerate() {
         let param = |field: &str| format!("input[{number}].{field}");

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use polydraft::Token;
 use polydraft_engine::Finish;
-use polydraft_text::{ChatPrompt, Message, OutputForm, OutputParser, PromptEnd, Rendering, Tool};
+use polydraft_text::{
+    ChatPrompt, Message, OutputForm, OutputParser, PromptEnd, Rendering, Tool,
+};
 
 use super::error::Problem;
 use super::params::Truncation;

@@ -105,7 +105,8 @@ pub fn prepare_tools(
         ignored.push("tools (the chat template does not describe them to the model)".to_owned());
     }
     let parallel = parallel.unwrap_or(true);
-    let grammar = required_form(model, &output, form, &functions, &choice, parallel, otherwise)?;
+    let grammar =
+        required_form(model, &output, form, &functions, &choice, parallel, otherwise)?;
     let called = functions.into_iter().map(|function| Tool {
         name: function.name,
         schema: function.parameters.unwrap_or(Value::Bool(true)),
@@ -189,7 +190,9 @@ fn without_form(
         let problem = "calls cannot be required with this model: it writes them in a format that \
                        its chat template does not show";
         let param = if is_strict { "tools" } else { "tool_choice" };
-        return Err(Problem::invalid(problem).with_param(param).with_code("unsupported_parameter"));
+        return Err(Problem::invalid(problem)
+            .with_param(param)
+            .with_code("unsupported_parameter"));
     }
     ignored.push("tool calls (of unknown format: they stay text)".to_owned());
     Ok(Tools { listed, called: Arc::default(), grammar: None })

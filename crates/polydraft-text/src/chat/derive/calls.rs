@@ -9,7 +9,9 @@ use super::segments::{Repetition, Segment, pieces, segments, text};
 use super::{
     ANSWER, CallShape, KEYS, NAMES, Probe, answer, calling, parameters, slots, without_end,
 };
-use crate::output::{ArgumentForm, CallForm, Calls, Json, OutputPart, Piece, ReasoningForm, Tool};
+use crate::output::{
+    ArgumentForm, CallForm, Calls, Json, OutputPart, Piece, ReasoningForm, Tool,
+};
 
 /// Values of the arguments.
 pub(super) const VALUES: [&str; 2] = ["zqvala", "zqvalb"];

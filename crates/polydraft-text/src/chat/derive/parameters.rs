@@ -43,8 +43,10 @@ pub(super) fn derive(outputs: &Outputs, one: &str, two: Option<&str>) -> Option<
         &part(&both[first.1..second_key.0]),
         outputs.after(&part(&both[second.1..])),
     );
-    let string =
-        ValueForm { before: both[first_key.1..first.0].to_owned(), after: pieces(&items.tail) };
+    let string = ValueForm {
+        before: both[first_key.1..first.0].to_owned(),
+        after: pieces(&items.tail),
+    };
     let form = ParameterForm {
         before_key: text(&items.head)?,
         values: Kind::ALL.map(|_| string.clone()),
@@ -116,9 +118,7 @@ fn with_values(outputs: &Outputs, mut form: ParameterForm, one: &str) -> Option<
         let number = if kind == Kind::Number { &string } else { form.value(Kind::Number) }.clone();
         let (before, nested) = match read_sample(value, &sample, &mut form) {
             Some(at) => (value[..at].to_owned(), None),
-            None if value.contains(form.before_key.trim())
-                && !form.before_key.trim().is_empty() =>
-            {
+            None if value.contains(form.before_key.trim()) && !form.before_key.trim().is_empty() => {
                 (string.before.clone(), Some(Nested::Tags))
             }
             None => (number.before, None),
@@ -139,10 +139,10 @@ fn with_values(outputs: &Outputs, mut form: ParameterForm, one: &str) -> Option<
 /// Start of the value in a text that ends with it; sets the notation of objects and lists.
 fn read_sample(text: &str, sample: &Value, form: &mut ParameterForm) -> Option<usize> {
     let all: Kinds = [true; Kind::ALL.len()];
-    let starts =
-        || text.char_indices().filter(|(_, first)| !first.is_whitespace()).map(|(at, _)| at);
-    if let Some(at) =
-        starts().find(|at| serde_json::from_str(&text[*at..]).ok() == Some(sample.clone()))
+    let starts = || {
+        text.char_indices().filter(|(_, first)| !first.is_whitespace()).map(|(at, _)| at)
+    };
+    if let Some(at) = starts().find(|at| serde_json::from_str(&text[*at..]).ok() == Some(sample.clone()))
     {
         return Some(at);
     }

@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 
 use super::segments::{Segment, common_suffix, segments, text};
-use super::{ANSWER, CallShape, Probe, QUESTION, THOUGHT, answer, calling, table, without_end};
+use super::{
+    ANSWER, CallShape, Probe, QUESTION, THOUGHT, answer, calling, table, without_end,
+};
 use crate::output::ReasoningForm;
 
 /// Derives the marks; empty ones where the model has none.

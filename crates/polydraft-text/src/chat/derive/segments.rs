@@ -51,9 +51,7 @@ fn mark_length(text: &str, slots: &[(&str, Piece)]) -> Option<usize> {
     if text.starts_with("<|open|>") || text.starts_with("<|close|>") {
         let end = text.find("<|sep|>")? + "<|sep|>".len();
         let has_space = text[..end].contains(char::is_whitespace);
-        return (!has_space && end <= MAX_MARK)
-            .then_some(end)
-            .or_else(|| Some(text.find('>')? + 1));
+        return (!has_space && end <= MAX_MARK).then_some(end).or_else(|| Some(text.find('>')? + 1));
     }
     let close = match text.chars().next()? {
         '<' => '>',
@@ -66,7 +64,8 @@ fn mark_length(text: &str, slots: &[(&str, Piece)]) -> Option<usize> {
     let is_mark = match close {
         ']' => inner.len() > 1 && inner.chars().all(is_word),
         _ => {
-            !inner.is_empty() && !inner.contains(|c: char| c.is_whitespace() || "<>\"'".contains(c))
+            !inner.is_empty()
+                && !inner.contains(|c: char| c.is_whitespace() || "<>\"'".contains(c))
         }
     };
     let has_slot = slots.iter().any(|(string, _)| inner.contains(string));
@@ -163,34 +162,21 @@ mod tests {
             let found = [opening, head, tail, separator, closing];
             assert_eq!(found.map(|part| text(&part).unwrap()), expected);
         };
-        check(
-            "<all><one>f.",
-            "</one><one>f.",
-            "</one></all>",
-            ["<all>", "<one>f.", "</one>", "", "</all>"],
-        );
-        check(
-            "<calls>[{\"name\": \"",
-            "}, {\"name\": \"",
-            "}]</calls>",
-            ["<calls>[", "{\"name\": \"", "}", ", ", "]</calls>"],
-        );
+        check("<all><one>f.", "</one><one>f.", "</one></all>",
+            ["<all>", "<one>f.", "</one>", "", "</all>"]);
+        check("<calls>[{\"name\": \"", "}, {\"name\": \"", "}]</calls>",
+            ["<calls>[", "{\"name\": \"", "}", ", ", "]</calls>"]);
         check(">\n<p=", "\n</p>\n<p=", "\n</p>\n</f>", [">\n", "<p=", "\n</p>\n", "", "</f>"]);
-        let found =
-            Repetition::new(&split("[{\"i\": 0, \""), &split("}, {\"i\": 1, \""), &split("}]"));
-        assert_eq!(
-            pieces(&found.head),
-            [Piece::Text("{\"i\": ".to_owned()), Piece::Number(0), Piece::Text(", \"".to_owned())]
-        );
+        let found = Repetition::new(&split("[{\"i\": 0, \""), &split("}, {\"i\": 1, \""),
+            &split("}]"));
+        assert_eq!(pieces(&found.head), [Piece::Text("{\"i\": ".to_owned()), Piece::Number(0),
+            Piece::Text(", \"".to_owned())]);
     }
 
     #[test]
     fn marks_and_slots_are_single_segments() {
         let count = |text: &str| split(text).len();
-        assert_eq!(
-            (count("<｜a▁b｜>"), count("[ARGS]"), count("[{\""), count("< a>")),
-            (1, 1, 3, 4)
-        );
+        assert_eq!((count("<｜a▁b｜>"), count("[ARGS]"), count("[{\""), count("< a>")), (1, 1, 3, 4));
         assert_eq!(split("<NAME>")[1], Segment::Slot(Piece::Name));
     }
 }
