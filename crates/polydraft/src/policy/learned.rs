@@ -209,12 +209,13 @@ mod tests {
                 costs.learn(&Choices { samples, ..Choices::default() });
                 assert!(costs.validate().is_ok(), "{costs:?}");
             }
+            // The prior still has a small weight.
             for tokens in [1, 8, 32] {
                 let error = seconds(&costs, tokens) / seconds(&real, tokens) - 1.0;
-                assert!(error.abs() < 0.02, "{more}: {tokens} tokens, {error}");
+                assert!(error.abs() < 0.05, "{more}: {tokens} tokens, {error}");
             }
             let error = costs.draft.0[0].seconds / real.draft.0[0].seconds - 1.0;
-            assert!(error.abs() < 0.02, "{draft}: {error}");
+            assert!(error.abs() < 0.05, "{draft}: {error}");
         }
     }
 
