@@ -1,7 +1,7 @@
-//! Trees for a verifier: what their names leave open, chosen by what is known beside them.
+//! Trees for a verifier, chosen by what is known beside their names, and costs for adaptive ones.
 
 use polydraft::PolicyKind;
-use polydraft::policy::TreeChoice;
+use polydraft::policy::{Costs, DraftShape, PassShape, TreeChoice};
 use pyo3::prelude::*;
 
 use crate::errors::{Failure, Result};
@@ -54,4 +54,21 @@ pub fn _default_tree(
         PolicyKind::Auto(_) => tree.name().to_owned(),
         tree => tree.to_string(),
     })
+}
+
+/// Estimated costs of steps as JSON, from the bytes and the number of the target's weights, the
+/// bytes of its KV cache per token, the ratio of a draft model to it (none for n-grams), and the
+/// costs of passes relative to one, by number of tokens, if they are known.
+#[pyfunction]
+pub fn _estimated_costs(
+    weight_bytes: u64,
+    weights: u64,
+    cache_bytes: u64,
+    draft: Option<f64>,
+    passes: Option<Vec<(usize, f64)>>,
+) -> Result<String> {
+    let bytes_per_weight = Some(weight_bytes as f64 / weights.max(1) as f64);
+    let target = PassShape { weight_bytes, bytes_per_weight, cache_bytes, measured: passes };
+    let costs = Costs::estimated(&target, draft.map_or(DraftShape::Ngrams, DraftShape::Model));
+    serde_json::to_string(&costs).map_err(|error| Failure::input(error.to_string()))
 }

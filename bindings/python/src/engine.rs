@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use polydraft::policy::Costs;
+use polydraft::policy::{Choices, Costs};
 use polydraft::{PolicyKind, Sampling, Token, Verifier, VerifierKind};
 use polydraft_engine::{Engine, Limits, NoDetokenizer, Request, Speculation};
 use pyo3::prelude::*;
@@ -23,8 +23,8 @@ use crate::{arrays, models, random, verify};
 ///
 /// `target`: a directory as published on the hub, a GGUF file, an id of the hub, to download
 /// (`"org/name"`, `"org/name-GGUF:Q4_K_M"`), or a `TableModel`. `draft`: `"auto"`, what the
-/// `polydraft` program chooses (a layer that the model brings, else a quantised self-draft where
-/// that is faster, else n-grams; none for a table); a model, a draft head, a table of n-grams or a
+/// `polydraft` program chooses (a layer that the model brings, else a quantised self-draft of
+/// f32 and bf16 weights, else n-grams; none for a table); a model, a draft head, a table of n-grams or a
 /// `TableModel`; `"self"` (a quantised self-draft, in 5 or 4 bits; `"self:q8_0"` in 8), `"mtp"` (a
 /// layer that the model brings), `"ngram"` (the tokens that the sequence repeats); several as a
 /// list, each of which draws a path; or `"none"` for plain decoding.
@@ -105,7 +105,7 @@ impl PyEngine {
         }
     }
 
-    /// Returns how drafts are made and verified; an adaptive tree gets the measured costs of steps.
+    /// Returns how drafts are made and verified; an adaptive tree gets the costs of steps.
     pub fn drafting(
         &self,
         py: Python<'_>,
@@ -113,17 +113,29 @@ impl PyEngine {
         tree: Option<&Bound<'_, PyAny>>,
         sampling: Sampling,
         draft_sampling: Option<DraftSampling>,
+        is_seeded: bool,
     ) -> Result<Drafting> {
         let (draft, each) = self.draft_sampling(sampling, draft_sampling)?;
         let acceptance = self.acceptance.as_deref();
         let mut tree = Beside { verifier, drafts: each.len(), acceptance }.tree(tree)?;
+        let mut lesson = None;
         if let (Some(auto), Some(facts)) = (tree.auto_mut(), &self.facts)
             && auto.costs == Costs::default()
         {
-            let of = [&sampling, &draft];
-            auto.costs = work(py, || facts.costs(&mut lock(&self.engine), verifier, of))?;
+            work(py, || {
+                facts.apply_costs(auto, verifier, &sampling, is_seeded);
+                Ok(())
+            })?;
+            lesson = (!is_seeded).then(|| (verifier.clone(), sampling));
         }
-        Ok(Drafting { tree, draft, each })
+        Ok(Drafting { tree, draft, each, lesson })
+    }
+
+    /// Learns the costs of steps from a finished sequence without a seed.
+    pub fn learn(&self, (verifier, sampling): &Lesson, choices: &Choices) {
+        if let Some(facts) = &self.facts {
+            facts.learn(verifier, sampling, choices);
+        }
     }
 
     /// Number of drafters.
@@ -153,12 +165,17 @@ fn check_plain(is_named: bool, given: [(&str, bool); 2]) -> Result<()> {
     }
 }
 
+/// The verifier and the target's sampling of a sequence that costs are learned from.
+pub type Lesson = (VerifierKind, Sampling);
+
 /// Verifier, tree and sampling of drafts.
 pub struct Drafting {
     tree: PolicyKind,
     draft: Sampling,
     /// Sampling of each path, where there are several drafts.
     each: Vec<Sampling>,
+    /// What is learned from the sequence, if anything.
+    lesson: Option<Lesson>,
 }
 
 impl Drafting {
@@ -269,6 +286,13 @@ impl PyEngine {
         work(py, || self.language()?.encode_chat(messages))
     }
 
+    /// The sampling that the program and the server use in conversations: the settings published
+    /// with the model or, if there are none, temperature 0.7 and top-p 0.95.
+    #[getter]
+    fn chat_sampling(&self) -> Result<PySampling> {
+        Ok(PySampling { settings: self.language()?.chat_sampling() })
+    }
+
     /// The text of token ids.
     fn decode(&self, tokens: &Bound<'_, PyAny>) -> Result<String> {
         let (py, tokens) = (tokens.py(), arrays::tokens("tokens", tokens)?);
@@ -336,12 +360,12 @@ impl PyEngine {
     /// `prompt`: text, or token ids. `verifier`: one of `polydraft.VERIFIERS`, or `"none"`: plain
     /// decoding, without a tree. `tree`: where drafts grow, with the draws that the verifier is
     /// made for; by default `"auto"`, one path, as deep as is worth it by what steps cost on this
-    /// machine (measured once for a pair of models), or with several drafts a path from each.
+    /// machine, or with several drafts a path from each.
     /// `sampling` makes the target's logits the distribution of the output; `draft_sampling` makes
     /// the draft model's the one that drafts are drawn from (default: the same), or a list of one
     /// for each path. It ends after `max_tokens`, with one of `end_tokens` (default: the model's),
     /// or before one of the strings `stop`. The same `seed` gives the same output, here and in the
-    /// `polydraft` program.
+    /// `polydraft` program with the same draft: drafts then depend on no time that was measured.
     #[pyo3(signature = (
         prompt, *, verifier=Some("nested-priority".into()), tree=None,
         sampling=None, draft_sampling=None, max_tokens=Some(128), end_tokens=None, stop=vec![],
@@ -375,15 +399,22 @@ impl PyEngine {
                 None
             }
         };
-        let speculation = match verifier {
+        let is_seeded = seed.is_some();
+        let (speculation, lesson) = match verifier {
             Some(verifier) if engine.drafters > 0 => {
                 let verifier = verify::given(&verifier.object(py)?)?;
                 let verifier = verifier.get();
-                let drafting =
-                    engine.drafting(py, &verifier.kind, tree, sampling, draft_sampling)?;
-                Some(drafting.verified_by(verifier.build()?)?)
+                let drafting = engine.drafting(
+                    py,
+                    &verifier.kind,
+                    tree,
+                    sampling,
+                    draft_sampling,
+                    is_seeded,
+                )?;
+                (Some(drafting.verified_by(verifier.build()?)?), drafting.lesson)
             }
-            _ => None,
+            _ => (None, None),
         };
         if !stop.is_empty() && engine.language.is_none() {
             return Err(Failure::unsupported(
@@ -407,9 +438,11 @@ impl PyEngine {
             })
             .detokenizer(text.unwrap_or_else(|| Box::new(NoDetokenizer)))
             .rng(random::seeded(seed));
-        let session = work(py, || Ok(lock(&engine.engine).open(request)?))?;
-        let owner = slf.clone().into_any().unbind();
-        Ok(PySession::new(owner, engine.engine.clone(), session))
+        let mut session = work(py, || Ok(lock(&engine.engine).open(request)?))?;
+        if is_seeded {
+            session.ignore_batch_size();
+        }
+        Ok(PySession::new(slf.clone().unbind(), engine.engine.clone(), session, lesson))
     }
 
     /// Decodes one sequence from beginning to end; arguments are those of `session`.
@@ -437,8 +470,8 @@ impl PyEngine {
     }
 
     /// Advances several sequences in one pass of the target. What each gets does not depend on the
-    /// others, to the last bit, but for the tree `"auto"`: the more there are, the less it drafts,
-    /// and a seed then gives another output of the same distribution.
+    /// others, to the last bit, but for the tree `"auto"` without a seed: the more sequences there
+    /// are, the less it drafts.
     fn step(&self, py: Python<'_>, sessions: Vec<PyRef<'_, PySession>>) -> Result<()> {
         let sessions: Vec<&PySession> = sessions.iter().map(|session| &**session).collect();
         for (index, session) in sessions.iter().enumerate() {

@@ -93,6 +93,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(trace::_summary, module)?)?;
     module.add_function(wrap_pyfunction!(certify::certify, module)?)?;
     module.add_function(wrap_pyfunction!(choice::_default_tree, module)?)?;
+    module.add_function(wrap_pyfunction!(choice::_estimated_costs, module)?)?;
     module.add_function(wrap_pyfunction!(threads::_panic, module)?)?;
     #[cfg(feature = "bench")]
     module.add_function(wrap_pyfunction!(bench::_rust_step, module)?)?;

@@ -104,11 +104,11 @@ mod with {
     use std::str::FromStr;
     use std::sync::Mutex;
 
-    use polydraft::policy::Costs;
+    use polydraft::policy::{Auto, Choices};
     use polydraft::{Sampling, VerifierKind};
-    use polydraft_runtime::costs::{self, CostKey};
+    use polydraft_runtime::costs::{CostKey, StepCosts};
     use polydraft_runtime::{
-        AcceptanceFile, LanguageModel, ModelOptions, Models, Silent, TableSaver,
+        AcceptanceFile, LanguageModel, ModelOptions, Models, SamplingOptions, TableSaver,
     };
     use polydraft_text::Message;
 
@@ -150,6 +150,11 @@ mod with {
             Ok(self.0.encode_chat(&messages)?)
         }
 
+        /// The sampling of conversations: published with the model, or the program's default.
+        pub fn chat_sampling(&self) -> Sampling {
+            SamplingOptions::default().or_published(&self.0.sampling).or_chat_defaults().target()
+        }
+
         /// The text of the tokens after a prompt, as they come.
         pub fn stream(&self, prompt: &[Token]) -> Box<dyn Detokenizer> {
             Box::new(self.0.tokenizer.stream(prompt))
@@ -161,30 +166,47 @@ mod with {
         /// The draft's name, if it has one.
         pub draft: Option<String>,
         key: CostKey,
-        /// Costs that are known, with the verifier, and whether the target is sampled greedily.
-        known: Mutex<Vec<(VerifierKind, bool, Costs)>>,
+        /// Costs that were looked up, with the verifier, and whether the target is sampled greedily.
+        known: Mutex<Vec<(VerifierKind, bool, StepCosts)>>,
         learned: Mutex<Option<TableSaver>>,
     }
 
     impl Facts {
-        /// Finds the costs of steps that this verifier decides: measured before on this machine,
-        /// or measured now.
-        pub fn costs(
+        /// Calls a function with the costs of steps that this verifier decides.
+        fn with_costs<T>(
             &self,
-            engine: &mut Engine,
             verifier: &VerifierKind,
-            sampling: [&Sampling; 2],
-        ) -> Result<Costs> {
-            let greedy = sampling[0].temperature == 0.0;
+            sampling: &Sampling,
+            call: impl FnOnce(&mut StepCosts) -> T,
+        ) -> T {
+            let greedy = sampling.temperature == 0.0;
             let mut known = lock(&self.known);
-            let found = known.iter().find(|(kind, is, _)| kind == verifier && *is == greedy);
-            if let Some((_, _, costs)) = found {
-                return Ok(costs.clone());
-            }
-            let found = costs::look_up(None, &self.key, engine, sampling, verifier)?;
-            let costs = found.costs(engine, &Silent)?;
-            known.push((verifier.clone(), greedy, costs.clone()));
-            Ok(costs)
+            let is_same =
+                |(kind, is, _): &(VerifierKind, bool, StepCosts)| kind == verifier && *is == greedy;
+            let index = known.iter().position(is_same).unwrap_or_else(|| {
+                known.push((verifier.clone(), greedy, self.key.find(sampling, verifier)));
+                known.len() - 1
+            });
+            call(&mut known[index].2)
+        }
+
+        /// Sets the costs of an adaptive tree. With a seed they depend on no measured time.
+        pub fn apply_costs(
+            &self,
+            tree: &mut Auto,
+            verifier: &VerifierKind,
+            sampling: &Sampling,
+            is_seeded: bool,
+        ) {
+            self.with_costs(verifier, sampling, |costs| costs.apply(tree, is_seeded));
+        }
+
+        /// Learns costs from an output without a seed.
+        pub fn learn(&self, verifier: &VerifierKind, sampling: &Sampling, choices: &Choices) {
+            self.with_costs(verifier, sampling, |costs| {
+                costs.learn(choices);
+                costs.store();
+            });
         }
 
         /// Stores the n-grams that were learned, and learns no more.
@@ -233,6 +255,8 @@ mod with {
             draft_layers: how.draft_layers.clone(),
             cache_type: typed(how.cache_type.as_ref())?,
             offline: how.offline,
+            // Any output may have a seed.
+            is_seeded: true,
             ..ModelOptions::default()
         })
     }
@@ -249,7 +273,7 @@ mod with {
         };
         let models = described(Some(target), names, how)?;
         let loaded = Downloads::watch(|watch| models.load(drafts, watch))?;
-        let key = CostKey::new(&models, &loaded)?;
+        let key = CostKey::new(&models, &loaded);
         let Models { engine, language, draft, table_saver: learned, .. } = loaded;
         let facts = Facts {
             draft: draft.filter(|_| drafts),
@@ -313,6 +337,10 @@ mod without {
             match *self {}
         }
 
+        pub fn chat_sampling(&self) -> polydraft::Sampling {
+            match *self {}
+        }
+
         pub fn stream(&self, _: &[Token]) -> Box<dyn Detokenizer> {
             match *self {}
         }
@@ -328,12 +356,22 @@ mod without {
     enum Never {}
 
     impl Facts {
-        pub fn costs(
+        pub fn apply_costs(
             &self,
-            _: &mut Engine,
+            _: &mut polydraft::policy::Auto,
             _: &polydraft::VerifierKind,
-            _: [&polydraft::Sampling; 2],
-        ) -> Result<polydraft::policy::Costs> {
+            _: &polydraft::Sampling,
+            _: bool,
+        ) {
+            match self.never {}
+        }
+
+        pub fn learn(
+            &self,
+            _: &polydraft::VerifierKind,
+            _: &polydraft::Sampling,
+            _: &polydraft::policy::Choices,
+        ) {
             match self.never {}
         }
 

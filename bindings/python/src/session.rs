@@ -8,6 +8,7 @@ use polydraft_engine::{Engine, Generation, Origin, Session, Statistics};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::engine::{Lesson, PyEngine};
 use crate::errors::{Failure, Result, lock};
 use crate::threads::work;
 
@@ -22,10 +23,12 @@ use crate::threads::work;
 pub struct PySession {
     /// The engine that it was begun with, as Python has it.
     #[pyo3(get, name = "engine")]
-    owner: Py<PyAny>,
+    owner: Py<PyEngine>,
     pub engine: Arc<Mutex<Engine>>,
     /// Until it is closed. Locked for as long as a step takes.
     session: Mutex<Option<Session<'static>>>,
+    /// What is learned from the sequence, if anything.
+    lesson: Option<Lesson>,
     /// Never locked for long: who asks need not wait for a step, and may keep the interpreter.
     snapshot: Mutex<Snapshot>,
 }
@@ -94,10 +97,16 @@ pub fn step(engine: &mut Engine, sessions: &[&PySession]) -> Result<()> {
 }
 
 impl PySession {
-    pub fn new(owner: Py<PyAny>, engine: Arc<Mutex<Engine>>, session: Session<'static>) -> Self {
+    pub fn new(
+        owner: Py<PyEngine>,
+        engine: Arc<Mutex<Engine>>,
+        session: Session<'static>,
+        lesson: Option<Lesson>,
+    ) -> Self {
         let finish = session.finish().map(name_of_finish);
         let snapshot = Snapshot { finish, is_done: session.is_done(), ..Snapshot::default() };
-        Self { owner, engine, session: Mutex::new(Some(session)), snapshot: Mutex::new(snapshot) }
+        let (session, snapshot) = (Mutex::new(Some(session)), Mutex::new(snapshot));
+        Self { owner, engine, session, lesson, snapshot }
     }
 
     /// One step.
@@ -193,6 +202,10 @@ impl PySession {
                 lock(&self.snapshot).is_done = true;
                 session.stop();
                 let generation = engine.close(session)?;
+                let choices = generation.statistics.choices.as_ref();
+                if let (Some(lesson), Some(choices)) = (&self.lesson, choices) {
+                    self.owner.get().learn(lesson, choices);
+                }
                 let mut snapshot = lock(&self.snapshot);
                 snapshot.finish = Some(name_of_finish(generation.finish));
                 snapshot.generation = Some(generation);

@@ -1,4 +1,4 @@
-"""Inside transformers without a tree or draft argument: one path with a depth by measured costs, and n-grams."""
+"""Inside transformers without a tree or draft argument: one path with a depth by estimated costs, and n-grams."""
 
 import polydraft
 import pytest
@@ -8,7 +8,7 @@ transformers = pytest.importorskip("transformers")
 
 import polydraft.transformers as inside  # noqa: E402
 import tiny  # noqa: E402
-from polydraft.transformers import costs, host  # noqa: E402
+from polydraft.transformers.costs import estimated  # noqa: E402
 from test_transformers import distribution_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("without_kernels")
@@ -17,7 +17,6 @@ IDS = torch.tensor([[1, 2, 3]])
 
 @pytest.fixture
 def pair():
-    """New models for each test, because costs are cached with models."""
     model = tiny.llama(vocabulary=64, layers=3)
     return model, tiny.first_layers(model)
 
@@ -28,33 +27,35 @@ def generate(model, ids=IDS, **options):
     return text.tolist(), report
 
 
-def test_default_tree_follows_measured_costs(pair, monkeypatch):
+def test_default_tree_follows_estimated_costs(pair):
     model, draft = pair
-    measured = []
-    real = host.Loop._measured
-    monkeypatch.setattr(host.Loop, "_measured", lambda *args: measured.append(real(*args)) or measured[-1])
     options = dict(draft_model=draft, do_sample=True, max_new_tokens=40, seed=5)
     one, report = generate(model, **options)
-    assert report["tree"] == {"tree": "auto", "costs": measured[0]} and report["draft"] == "model" and report["loop"] == "host"
-    seconds = [a["seconds"] for a in report["tree"]["costs"]["target"]]
-    assert 0 < seconds[0] and seconds == sorted(seconds) and 0 < report["tree"]["costs"]["rejected"] < 1
-    # Statistics do not include measured steps.
+    costs = estimated(model, draft)
+    assert report["tree"] == {"tree": "auto", "costs": costs} and report["draft"] == "model" and report["loop"] == "host"
+    seconds = [a["seconds"] for a in costs["target"]]
+    assert 0 < seconds[0] and seconds == sorted(seconds) and 0 < costs["rejected"] < 1
     assert report["tokens"] == 40 and report["draft_calls"] <= 16 * report["target_calls"] <= 16 * 40
-    # Same output for a seed, without another measurement, and elsewhere with the same costs.
-    assert generate(model, **options)[0] == one and len(measured) == 1
-    assert generate(model, tree="auto", **options)[0] == one and len(measured) == 1
-    monkeypatch.setattr(host, "_costs", type(host._costs)())
-    assert generate(model, tree=report["tree"], **options)[0] == one and len(measured) == 1
-    assert generate(model, tree="auto:2", **options)[1]["tree"]["depth"] == 2 and len(measured) == 2
-    # Another verifier, and the greedy output of plain decoding.
+    # Same output for a seed, and with the reported tree.
+    assert generate(model, **options)[0] == generate(model, tree=report["tree"], **options)[0] == one
+    assert generate(model, tree="auto:2", **options)[1]["tree"]["depth"] == 2
+    # Greedy output is that of plain decoding.
     options = dict(draft_model=draft, do_sample=False, max_new_tokens=40)
     plain = model.generate(IDS, do_sample=False, max_new_tokens=40).tolist()
-    assert generate(model, verifier="block", **options)[0] == plain and len(measured) == 3
+    assert generate(model, verifier="block", **options)[0] == plain
 
 
-@pytest.mark.parametrize("room", [20, 100, 200, 512])
-def test_measurement_fits_model_positions(room):
-    """Learned positions are limited, and a prompt may be longer than the measured sequence."""
+def test_estimated_costs_follow_the_sizes_of_the_models(pair):
+    model, draft = pair
+    ngrams, drafted = estimated(model, None), estimated(model, draft)
+    cost = [one["draft"][0]["seconds"] for one in (ngrams, drafted)]
+    assert cost[0] < 0.01 < cost[1] < 1 and ngrams["target"] == drafted["target"]
+    assert estimated(model, model)["draft"][0]["seconds"] > cost[1]
+
+
+@pytest.mark.parametrize("room", [20, 100])
+def test_default_tree_fits_model_positions(room):
+    """Learned positions are limited, and a prompt may fill most of them."""
     config = transformers.GPT2Config(
         vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=room, bos_token_id=None, eos_token_id=None,
     )  # fmt: skip
@@ -63,27 +64,7 @@ def test_measurement_fits_model_positions(room):
         ids = torch.randint(64, (1, length), generator=torch.Generator().manual_seed(length))
         settings = dict(do_sample=False, max_new_tokens=5, attention_mask=torch.ones_like(ids))
         for draft in ({}, {"draft_model": model}):
-            host._costs.clear()
             assert generate(model, ids, **draft, **settings)[0] == model.generate(ids, **settings).tolist()
-
-
-def test_costs_from_step_times():
-    """A draft pass takes 2, the first one 3 more, a target pass 10 plus 1 for each token; half of the chains are rejected."""
-    measurement = costs.Measurement()
-    while measurement.goes_on():
-        for kind, chain in enumerate(costs.CHAINS):
-            accepted = iter([chain, 0] * 9)
-            # No step is long enough to count alone.
-            first = 3e-4 if chain else 0.0
-            measurement.note(kind, lambda c=chain, f=first, a=accepted: (f + 2e-4 * c, 1e-3 + 1e-4 * c, next(a)))
-    assert measurement.rounds == 2
-    found = measurement.costs()
-    assert [one["tokens"] for one in found["target"]] == [1, 2, 4, 8, 12]
-    assert [one["seconds"] for one in found["target"]] == pytest.approx([1e-3, 1.1e-3, 1.3e-3, 1.7e-3, 2.1e-3])
-    assert found["draft"][0]["seconds"] == pytest.approx(2e-4) and found["first"] == pytest.approx(3e-4)
-    # Two steps of each kind and round count; one accepts its full chain: 22 tokens and 4 rejections, twice.
-    assert found["rejected"] == pytest.approx((0.5 + 8) / (1 + 8 + 2 * sum(costs.CHAINS)))
-    polydraft.Tree({"tree": "auto", "costs": found})
 
 
 @pytest.mark.parametrize(("options", "tree"), [

@@ -52,31 +52,77 @@ fn copy(change: impl FnOnce(&Path)) -> tempfile::TempDir {
 
 #[test]
 fn seeds_reproduce_outputs() {
-    // The adaptive tree depends on costs that concurrent tests measure.
-    let output = |seed| ok(&["--prompt", "pub fn ", "-n", "60", "--depth", "3", "--seed", seed]).0;
+    let output = |seed| ok(&["--prompt", "pub fn ", "-n", "60", "--seed", seed]).0;
     assert_eq!(output("1"), output("1"));
     assert_ne!(output("1"), output("2"));
+    // Adaptive drafts of an output without a seed depend on learned costs.
     let (out, err) = ok(&["--prompt", "pub fn ", "-n", "40", "--depth", "3"]);
     let seed = err.split("seed ").nth(1).unwrap().lines().next().unwrap();
     let again = ok(&["--prompt", "pub fn ", "-n", "40", "--depth", "3", "--seed", seed]);
     assert_eq!(out, again.0);
 }
 
-/// An output too short for measurements stores no costs.
-#[test]
-fn stores_costs_once_measured() {
-    let cache = tempfile::tempdir().unwrap();
-    let stored = |args: &[&str]| {
-        let output = command(args).env("XDG_CACHE_HOME", cache.path()).output().unwrap();
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        let files = fs::read_dir(cache.path().join("polydraft/costs")).into_iter().flatten();
-        let read = |file: std::io::Result<fs::DirEntry>| fs::read(file.unwrap().path()).unwrap();
-        files.map(read).map(|file| serde_json::from_slice(&file).unwrap()).collect::<Vec<Value>>()
+/// The stored costs of a cache folder, with the file of each.
+fn stored_costs(cache: &Path) -> Vec<(PathBuf, Value)> {
+    let files = fs::read_dir(cache.join("polydraft/costs")).into_iter().flatten();
+    let read = |file: std::io::Result<fs::DirEntry>| {
+        let path = file.unwrap().path();
+        let record = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        (path, record)
     };
-    assert_eq!(stored(&["--prompt", "pub fn ", "-n", "5"]), Vec::<Value>::new());
-    let [record] = &stored(&["--prompt", "pub fn ", "-n", "200"])[..] else { panic!("one file") };
-    let seconds = |output: &str| record["costs"][output][0]["seconds"].as_f64().unwrap();
-    assert!(seconds("draft") < seconds("target"), "{record}");
+    files.map(read).collect()
+}
+
+/// Generates with a cache folder; returns the output's text, tokens and target passes.
+fn with_cache(cache: &Path, args: &[&str]) -> [Value; 3] {
+    let args = [&["--prompt", "pub fn ", "--json"], args].concat();
+    let output = command(&args).env("XDG_CACHE_HOME", cache).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let mut json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    ["/text", "/tokens", "/stats/target_calls"].map(|field| json.pointer_mut(field).unwrap().take())
+}
+
+/// Every output without a seed is learned from, however short it is; one with a seed never.
+#[test]
+fn learns_costs_without_a_seed_only() {
+    let cache = tempfile::tempdir().unwrap();
+    with_cache(cache.path(), &["-n", "40", "--seed", "1"]);
+    assert_eq!(stored_costs(cache.path()), []);
+    for tokens in ["3", "9", "40"] {
+        with_cache(cache.path(), &["-n", tokens]);
+        let [(_, record)] = &stored_costs(cache.path())[..] else { panic!("one file") };
+        let seconds = |output: &str| record["costs"][output][0]["seconds"].as_f64().unwrap();
+        assert!(seconds("draft") < seconds("target"), "{record}");
+        let timed = record["costs"]["learned"]["plain_steps"].as_u64().unwrap();
+        assert_eq!(timed >= 4, tokens != "3", "{tokens}: {record}");
+    }
+}
+
+/// With a seed neither drafts nor output depend on what earlier outputs taught; without one the
+/// drafts do.
+#[test]
+fn seeded_outputs_do_not_depend_on_stored_costs() {
+    let (empty, filled) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let seeded = |cache: &Path| with_cache(cache, &["-n", "60", "--seed", "7"]);
+    let expected = seeded(empty.path());
+    assert!(expected[2].as_u64().unwrap() < 50, "nothing was drafted: {expected:?}");
+    with_cache(filled.path(), &["-n", "40"]);
+    for (target, draft, all_plain) in [(1.0, 1e6, true), (1e-6, 1e-9, false)] {
+        let [(path, record)] = &mut stored_costs(filled.path())[..] else { panic!("one file") };
+        for (passes, factor) in [("target", target), ("draft", draft)] {
+            for pass in record["costs"][passes].as_array_mut().unwrap().iter_mut().skip(1) {
+                pass["seconds"] = factor.into();
+            }
+            record["costs"][passes][0]["seconds"] = f64::min(factor, 1.0).into();
+        }
+        record["costs"]["first"] = draft.into();
+        record["costs"]["rejected"] = 0.5.into();
+        record["costs"]["learned"]["plain_steps"] = 400.into();
+        fs::write(path, serde_json::to_vec(record).unwrap()).unwrap();
+        assert_eq!(seeded(filled.path()), expected);
+        let [_, _, passes] = with_cache(filled.path(), &["-n", "60"]);
+        assert_eq!(passes == 60, all_plain, "{passes}");
+    }
 }
 
 #[test]
@@ -201,7 +247,6 @@ fn output_ends_at_context_limit() {
 
 #[test]
 fn show_drafts_marks_origin_with_and_without_colour() {
-    // The adaptive tree depends on costs that concurrent tests measure.
     let args = ["--prompt", "impl ", "-n", "30", "--seed", "2", "--depth", "3", "--show-drafts"];
     let (marked, legend) = ok(&args);
     assert!(!marked.contains('\u{1b}') && !legend.contains('\u{1b}'));

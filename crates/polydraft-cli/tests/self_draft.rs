@@ -47,17 +47,20 @@ fn self_draft_keeps_output_and_is_reported() {
     assert!(json["draft"].is_null());
 }
 
-/// Without --draft the default is a self-draft if it is smaller, else n-grams.
+/// Without --draft the default is a self-draft if it is expected to pay within the output, else
+/// n-grams.
 #[test]
 fn default_draft_is_self_or_ngram() {
     let target = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/target");
+    let short = ["generate", "--prompt", "pub fn ", "--temperature", "0", "--seed", "1"];
     for (options, name, messages) in [
-        (&[][..], "self:q5_1", "the target's own weights in q5_1, which take "),
-        (&["--dtype", "q8_0"], "self:q4_1", "the target's own weights in q4_1, which take "),
-        (&["--dtype", "q4_0"], "ngram", "drafting with n-grams of the sequence itself"),
+        (&["-n", "200"][..], "self:q5_1", "the target's own weights in q5_1, which take "),
+        (&["-n", "8"], "ngram", "drafting with n-grams of the sequence itself"),
+        (&["-n", "200", "--dtype", "q8_0"], "ngram", "drafting with n-grams of the sequence"),
+        (&["-n", "200", "--dtype", "q4_0"], "ngram", "drafting with n-grams of the sequence"),
     ] {
-        let plain = [&GENERATE[..], &["--verifier", "none", "--target", target], options].concat();
-        let complete = [&GENERATE[..], &TREE, &["--target", target], options].concat();
+        let plain = [&short[..], &["--verifier", "none", "--target", target], options].concat();
+        let complete = [&short[..], &TREE, &["--target", target], options].concat();
         let (out, err) = ok(&complete);
         assert_eq!(out, ok(&plain).0, "{options:?}");
         assert!(err.contains(messages), "{err}");

@@ -1,8 +1,10 @@
-//! Costs of steps on this machine, measured once for a pair of models and stored, so that the
-//! adaptive draft length makes the same choices again and a seed gives the same output.
+//! Costs of steps for adaptive draft length. An output never waits for a measurement.
 //!
-//! The measured time of each generation corrects the stored costs. They change only after a
-//! persistent deviation. Costs in a file given by the user never change.
+//! Outputs with a seed use costs in a file that the user named, or estimated ones ([`Costs::estimated`]), so
+//! that the seed decides the output. Outputs without a seed use costs that are corrected by the
+//! times of their own steps and stored for later runs.
+
+mod gains;
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,9 +12,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use polydraft::policy::{Choices, Costs};
-use polydraft::{PolicyKind, Sampling, Token, VerifierKind};
-use polydraft_engine::{CostMeasurement, Engine, Request};
+use polydraft::policy::{Auto, Choices, Costs};
+use polydraft::{PolicyKind, Sampling, VerifierKind};
+use polydraft_engine::Request;
+use polydraft_models::Precision;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
@@ -21,13 +24,14 @@ use crate::machine::{machine, threads};
 use crate::message::{OptionName, message};
 use crate::models::{ModelOptions, Models};
 use crate::requests;
-use crate::requests::Settings;
 use crate::usage::Advice;
 
-/// Prompt of the measured sequence; the acceptance of drafts depends on it.
+pub(crate) use gains::Gains;
+
+/// Prompt of sequences whose steps are measured for a file; the acceptance depends on it.
 const SAMPLE: &str = include_str!("costs/sample.txt");
-/// Version of the measurement; increased when the method changes.
-const METHOD_VERSION: u32 = 8;
+/// Version of the method; increased when it changes.
+const METHOD_VERSION: u32 = 9;
 /// Build profile: a debug build is slower, but not uniformly, so its costs are stored separately.
 const BUILD: &str = if cfg!(debug_assertions) { "debug" } else { "release" };
 
@@ -40,23 +44,35 @@ struct CostFile {
     costs: Costs,
 }
 
-/// Key of a pair of models in the cost cache, and the prompt of the measured sequence.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Models whose costs are stored, with their estimated costs.
+#[derive(Debug, Clone, PartialEq)]
 pub struct CostKey {
     /// Models, their files and weight types.
     models: Vec<String>,
-    /// Prompt of the measured sequence.
-    sample: Vec<Token>,
+    estimate: Costs,
+    gains: Gains,
 }
 
 impl CostKey {
     /// Creates the key of loaded models.
-    ///
-    /// # Errors
-    /// A tokenizer that rejects the prompt of the measured sequence.
-    pub fn new(options: &ModelOptions, models: &Models) -> Result<Self> {
-        let sample = models.language.tokenizer.encode(SAMPLE.trim_end())?;
-        Ok(Self { models: options.identity(models), sample })
+    pub fn new(options: &ModelOptions, models: &Models) -> Self {
+        let draft = models.loaded_draft.to_string();
+        let gains = Gains::new(&models.resolved_target.path, options.dtype, draft);
+        Self { models: options.identity(models), estimate: models.estimated_costs.clone(), gains }
+    }
+
+    /// Returns the costs of steps with this verifier, where the target is sampled like this.
+    /// Nothing is measured.
+    pub fn find(&self, sampling: &Sampling, verifier: &VerifierKind) -> StepCosts {
+        let key = self.for_steps(sampling, verifier);
+        let path = cache_file("costs", &key);
+        let stored = path.as_deref().filter(|path| path.exists()).map(read);
+        let learned = match stored {
+            Some(Ok(stored)) if stored.key == key => stored.costs,
+            _ => self.estimate.clone(),
+        };
+        let store = path.map(|path| Store { path, key, gains: self.gains.clone() });
+        StepCosts { seeded: self.estimate.clone(), learned, learns: true, store }
     }
 
     /// Returns the key of the costs with this verifier, on this machine, with this version.
@@ -70,163 +86,131 @@ impl CostKey {
     }
 }
 
-/// Returns the costs of steps with this verifier and this sampling of target and draft: those in
-/// `file`, those measured earlier for these models on this machine, or new ones, which are measured
-/// now and stored.
+/// Costs of steps with one verifier.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct StepCosts {
+    seeded: Costs,
+    learned: Costs,
+    /// Whether times correct the costs.
+    learns: bool,
+    store: Option<Store>,
+}
+
+/// Where learned costs are stored.
+#[derive(Debug, Clone, PartialEq)]
+struct Store {
+    path: PathBuf,
+    key: Vec<String>,
+    gains: Gains,
+}
+
+impl StepCosts {
+    /// Returns costs that never change.
+    pub fn fixed(costs: Costs) -> Self {
+        Self { seeded: costs.clone(), learned: costs, learns: false, store: None }
+    }
+
+    /// Returns costs that are learned, and not stored.
+    pub fn learning(costs: Costs) -> Self {
+        Self { learns: true, ..Self::fixed(costs) }
+    }
+
+    /// Sets the costs of an adaptive tree. Those of an output with a seed depend on no time that
+    /// was measured.
+    pub fn apply(&self, tree: &mut Auto, is_seeded: bool) {
+        tree.costs = if is_seeded { self.seeded.clone() } else { self.learned.clone() };
+        tree.times_plain = !is_seeded && self.learns && tree.costs.learned.needs_plain_steps();
+    }
+
+    /// Corrects the costs by an output without a seed.
+    pub fn learn(&mut self, choices: &Choices) {
+        if self.learns {
+            self.learned.learn(choices);
+        }
+    }
+
+    /// Stores learned costs for later runs; without a cache folder they are learned again.
+    pub fn store(&self) {
+        let Some(Store { path, key, gains }) = self.store.as_ref().filter(|_| self.learns) else {
+            return;
+        };
+        let file = CostFile { key: key.clone(), costs: self.learned.clone() };
+        // A folder that cannot be written is no reason to fail an output.
+        if write(path, &file).is_ok() {
+            gains.store(&self.learned.learned);
+        }
+    }
+}
+
+/// Returns the costs in `file` or, if there is none, measures them now and writes them there. Only
+/// for measurements that the user asked for.
 ///
 /// # Errors
-/// A file without costs; failures of the models.
-pub fn find_or_measure(
+/// A file without costs, or that cannot be written; failures of the models.
+pub fn read_or_measure(
     file: Option<&Path>,
-    options: &ModelOptions,
     models: &mut Models,
-    sampling: [&Sampling; 2],
+    [sampling, draft_sampling]: [&Sampling; 2],
     verifier: &VerifierKind,
     listener: &dyn Listener,
 ) -> Result<Costs> {
-    let key = CostKey::new(options, models)?;
-    let found = look_up(file, &key, &models.engine, sampling, verifier)?;
-    found.costs(&mut models.engine, listener)
-}
-
-/// Result of a search for costs.
-pub enum CostLookup {
-    /// Costs from a file, or measured earlier.
-    Known(Costs),
-    /// Costs that must be measured.
-    Pending(Box<PendingCosts>),
-}
-
-impl CostLookup {
-    /// Returns the costs; unknown ones are measured and stored first.
-    ///
-    /// # Errors
-    /// Failures of the models.
-    pub fn costs(self, engine: &mut Engine, listener: &dyn Listener) -> Result<Costs> {
-        match self {
-            Self::Known(costs) => Ok(costs),
-            Self::Pending(mut measuring) => {
-                while measuring.advance(engine)? {}
-                measuring.finish(listener)
-            }
-        }
+    if let Some(file) = file.filter(|file| file.exists()) {
+        return Ok(read(file)?.costs);
     }
+    let sample = models.language.tokenizer.encode(SAMPLE.trim_end())?;
+    let mut request = |prompt, tree| {
+        let speculation =
+            polydraft_engine::Speculation::new(verifier.build()?, PolicyKind::build(&tree)?)?;
+        Ok(Request::new(prompt)
+            .sampling(*sampling)
+            .speculation(speculation.with_sampling(*draft_sampling))
+            .rng(requests::seeded(0)))
+    };
+    let costs = models.engine.measure_costs(&sample, &mut request);
+    let costs = costs.context("measuring the costs of steps")?;
+    listener.detail(&message![
+        "measured the costs of steps on this machine, for ",
+        OptionName::Tree.with("auto"),
+    ]);
+    if let Some(file) = file {
+        write(file, &CostFile { key: Vec::new(), costs: costs.clone() })?;
+    }
+    Ok(costs)
 }
 
-/// A cost measurement in progress, one part at a time.
-pub struct PendingCosts {
-    measurement: CostMeasurement,
-    sampling: [Sampling; 2],
-    verifier: VerifierKind,
-    key: Vec<String>,
-    path: Option<PathBuf>,
-    /// Whether `path` is a file that the user named.
-    is_user_file: bool,
-}
-
-/// Searches for the costs as [`find_or_measure`] does, without measuring.
+/// Stores measured costs of a model's passes, by numbers of tokens, starting with 1. They replace
+/// the estimated ones also for outputs with a seed.
 ///
 /// # Errors
-/// A file without costs.
-pub fn look_up(
-    file: Option<&Path>,
-    key: &CostKey,
-    engine: &Engine,
-    [sampling, draft_sampling]: [&Sampling; 2],
-    verifier: &VerifierKind,
-) -> Result<CostLookup> {
-    let step_key = key.for_steps(sampling, verifier);
-    let path = file.map(Path::to_owned).or_else(|| cache_path(&step_key));
-    match path.as_deref().filter(|path| path.exists()).map(read) {
-        Some(stored) if file.is_some() => return Ok(CostLookup::Known(stored?.costs)),
-        Some(Ok(stored)) if stored.key == step_key => return Ok(CostLookup::Known(stored.costs)),
-        _ => {}
-    }
-    Ok(CostLookup::Pending(Box::new(PendingCosts {
-        measurement: CostMeasurement::new(engine, &key.sample),
-        sampling: [*sampling, *draft_sampling],
-        verifier: verifier.clone(),
-        key: step_key,
-        path,
-        is_user_file: file.is_some(),
-    })))
-}
-
-impl PendingCosts {
-    /// Measures the next part, a few steps, and returns whether there is another one.
-    ///
-    /// # Errors
-    /// Failures of the models.
-    pub fn advance(&mut self, engine: &mut Engine) -> Result<bool> {
-        let Self { measurement, sampling: [sampling, draft_sampling], verifier, .. } = self;
-        let mut request = |prompt, tree| {
-            let speculation =
-                polydraft_engine::Speculation::new(verifier.build()?, PolicyKind::build(&tree)?)?;
-            Ok(Request::new(prompt)
-                .sampling(*sampling)
-                .speculation(speculation.with_sampling(*draft_sampling))
-                .rng(requests::seeded(0)))
-        };
-        measurement.advance(engine, &mut request).context("measuring the costs of steps")
-    }
-
-    /// Stores the costs and returns them. Costs measured on a busy machine are not stored, and are
-    /// measured again next time.
-    ///
-    /// # Errors
-    /// A file named by the user that cannot be written.
-    pub fn finish(self, listener: &dyn Listener) -> Result<Costs> {
-        let Self { measurement, key, path, is_user_file, .. } = self;
-        let stored = CostFile { key, costs: measurement.costs() };
-        listener.detail(&message![
-            "measured the costs of steps on this machine, for ",
-            OptionName::Tree.with("auto"),
-        ]);
-        if !is_user_file && !measurement.is_quiet() {
-            let busy = "the machine was busy: costs are measured again next time";
-            listener.detail(&busy.into());
-            return Ok(stored.costs);
-        }
-        match (path.map(|path| write(&path, &stored)), is_user_file) {
-            (Some(written), true) => written?,
-            (Some(Ok(())), false) => {}
-            _ => listener.detail(&message![
-                "the costs cannot be cached: without ",
-                OptionName::Costs.with("FILE"),
-                " a seed gives a different output each time",
-            ]),
-        }
-        Ok(stored.costs)
+/// A cache folder that cannot be written.
+pub fn store_passes(target: &Path, dtype: Precision, passes: &[(usize, f64)]) -> Result<()> {
+    match passes_file(target, dtype) {
+        Some(file) => write(&file, &passes),
+        None => Ok(()),
     }
 }
 
-/// Corrects the costs by the measured time of a generation, for the next one and in the stored
-/// file.
-pub(crate) fn learn(
-    key: &CostKey,
-    Settings { sampling, speculation }: &mut Settings,
-    choices: Option<&Choices>,
-    listener: &dyn Listener,
-) {
-    if let (Some(speculation), Some(choices)) = (speculation, choices)
-        && let Some(auto) = speculation.tree.auto_mut()
-    {
-        if auto.costs.calibrate(&choices.clock) {
-            let corrected =
-                "measured times corrected the costs of steps: a seed may now give another output";
-            listener.detail(&corrected.into());
-        }
-        let key = key.for_steps(sampling, &speculation.verifier);
-        // Costs that cannot be cached are learned again next time.
-        cache_path(&key).map(|path| write(&path, &CostFile { key, costs: auto.costs.clone() }));
-    }
+/// Returns the stored costs of a model's passes, relative to a pass over one token.
+pub(crate) fn stored_passes(target: &Path, dtype: Precision) -> Option<Vec<(usize, f64)>> {
+    let text = fs::read_to_string(passes_file(target, dtype)?).ok()?;
+    let passes: Vec<(usize, f64)> = serde_json::from_str(&text).ok()?;
+    let (_, one) = *passes.first().filter(|(tokens, seconds)| *tokens == 1 && *seconds > 0.0)?;
+    let is_valid = passes.is_sorted_by(|a, b| a.0 < b.0) && passes.iter().all(|p| p.1.is_finite());
+    is_valid.then(|| passes.into_iter().map(|(tokens, seconds)| (tokens, seconds / one)).collect())
 }
 
-/// Returns the path of the costs with this key, if the user has a cache.
-fn cache_path(key: &[String]) -> Option<PathBuf> {
+fn passes_file(target: &Path, dtype: Precision) -> Option<PathBuf> {
+    let target = target.canonicalize().unwrap_or_else(|_| target.to_owned());
+    let size = crate::model_files::weight_bytes(&target);
+    let key = (machine(), threads(), env!("CARGO_PKG_VERSION"), target, size, dtype.name());
+    cache_file("passes", &key)
+}
+
+/// Returns the path of a cached file of this kind, if the user has a cache.
+fn cache_file(kind: &str, key: &impl Hash) -> Option<PathBuf> {
     let mut hasher = DefaultHasher::new();
     key.hash(&mut hasher);
-    let name = format!("polydraft/costs/{:016x}.json", hasher.finish());
+    let name = format!("polydraft/{kind}/{:016x}.json", hasher.finish());
     Some(polydraft_files::cache_dir()?.join(name))
 }
 
@@ -238,13 +222,13 @@ fn read(file: &Path) -> Result<CostFile> {
         let end = format!(" writes them to a new file: {error}");
         Advice(message![begin, OptionName::Costs, end])
     })?;
-    let auto = polydraft::policy::Auto { costs: stored.costs.clone(), ..Default::default() };
+    let auto = Auto { costs: stored.costs.clone(), ..Auto::default() };
     PolicyKind::Auto(auto).build().with_context(|| format!("{}", file.display()))?;
     Ok(stored)
 }
 
 /// Writes a file atomically.
-fn write(file: &Path, stored: &CostFile) -> Result<()> {
+fn write(file: &Path, stored: &impl Serialize) -> Result<()> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     let write = || -> Result<()> {

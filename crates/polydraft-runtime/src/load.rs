@@ -115,6 +115,7 @@ fn two_models_required() -> anyhow::Error {
 
 fn load(mut plan: Plan) -> Result<Models> {
     let backend = plan.backend(plan.target.backend);
+    let estimated_costs = plan.estimated_costs();
     let opened = plan.opened.take();
     let mut target = backend.load_target(&plan.target.path, opened, plan.self_draft())?;
     let drafter = Drafters { plan: &plan }.open(target.as_mut())?;
@@ -127,5 +128,6 @@ fn load(mut plan: Plan) -> Result<Models> {
         resolved_target: plan.target,
         mixes_ngrams: plan.mixes_ngrams,
         loaded_draft: plan.draft,
+        estimated_costs,
     })
 }

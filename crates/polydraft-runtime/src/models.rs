@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use polydraft::policy::Costs;
 use polydraft_engine::{Engine, Model};
 use polydraft_models::{Precision, is_gguf};
 use polydraft_text::{ChatTemplate, Language, SpecialTokens};
@@ -29,7 +30,7 @@ pub struct ModelOptions {
     /// Drafts, each a model, a draft head, a table of n-grams, `self`, `self:TYPE`, `mtp`, `ngram`,
     /// or, alone, `none`. Several drafts each draw their own path; `self` must be the first. If
     /// empty, a default is chosen: the demo pair's draft without a target, otherwise `mtp` if the
-    /// target has such a layer, `self` if that is faster, or `ngram`.
+    /// target has such a layer, `self` if it is expected to pay within the output, or `ngram`.
     pub drafts: Vec<String>,
     /// File whose n-grams `ngram` uses too.
     pub corpus: Option<PathBuf>,
@@ -38,6 +39,12 @@ pub struct ModelOptions {
     /// Whether n-grams of the sequence are mixed into the draft's distribution; by default only for
     /// draft heads and MTP layers.
     pub mix_ngrams: Option<bool>,
+    /// Maximum number of tokens that are generated with these models; `None` if unknown. A default
+    /// draft whose preparation takes longer than it saves in so many tokens is not chosen.
+    pub expected_tokens: Option<usize>,
+    /// Whether a seed must decide the output: what was measured earlier has no influence on the
+    /// default draft.
+    pub is_seeded: bool,
     /// Tokens that the draft may propose: the first N, or a file that lists them.
     pub draft_vocabulary: Option<String>,
     /// Layers of the target whose inputs a draft head reads.
@@ -126,6 +133,8 @@ pub struct Models {
     pub(crate) loaded_draft: Draft,
     /// Whether n-grams of the sequence are mixed into the draft's distribution.
     pub(crate) mixes_ngrams: bool,
+    /// Costs of steps, estimated from the sizes of target and draft.
+    pub(crate) estimated_costs: Costs,
 }
 
 impl Models {

@@ -1,6 +1,8 @@
 //! Resolves options into a plan of what to load: files are found, draft types determined,
 //! contradictions rejected and defaults chosen, before any weights are read.
 
+mod expected;
+
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
@@ -162,8 +164,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Chooses the default draft: the target's MTP layer, the quantised self-draft if it is smaller
-    /// and fits the memory, otherwise n-grams, which need no memory.
+    /// Chooses the default draft: the target's MTP layer; the quantised self-draft if it fits the
+    /// memory and is expected to pay within the output; otherwise n-grams, which cost nothing.
     fn default_draft(&mut self) -> Result<Draft> {
         let options = self.options;
         let corpus = options.corpus.clone().map(Corpus::from_file);
@@ -179,7 +181,9 @@ impl<'a> Plan<'a> {
         }
         if corpus.is_none() && !self.target.is_on_llama() {
             let kind = self_draft_type(None, options.draft_dtype)?;
-            if let Some(Ok((kind, bytes))) = self.copy(kind) {
+            if let Some(Ok((kind, bytes))) = self.copy(kind)
+                && self.self_draft_pays(kind, bytes)?
+            {
                 let load_options = self.native().load_options(&self.target.path, Some(kind))?;
                 let fits = self.opened.as_ref().map(|opened| opened.check_memory(load_options));
                 match fits {

@@ -6,7 +6,7 @@ use polydraft::{RandomSource, Sampling, Token};
 use polydraft_engine::{Generation, Limits, OutputChunk, Request, Session};
 use serde::{Deserialize, Serialize};
 
-use crate::costs::{self, CostKey, CostLookup, PendingCosts};
+use crate::costs::{self, CostKey, StepCosts};
 use crate::draft::NONE;
 use crate::listen::Listener;
 use crate::message::{Message, OptionName};
@@ -76,27 +76,19 @@ pub struct Run {
     pub models: Models,
     /// Sampling and speculation of requests.
     pub settings: Settings,
-    cost_state: CostState,
-}
-
-/// State of the adaptive tree's costs.
-enum CostState {
-    /// Not measured: general costs, or no adaptive tree.
-    Unmeasured,
-    /// Being measured; nothing is drafted meanwhile.
-    InProgress(Box<PendingCosts>),
-    Measured,
+    /// Costs of the adaptive tree, once they were looked up.
+    step_costs: Option<StepCosts>,
 }
 
 impl Run {
     /// Loads the models of a description. The adaptive tree has general costs until
-    /// [`measure`](Self::measure).
+    /// [`session`](Self::session) or [`use_costs`](Self::use_costs).
     ///
     /// ```no_run
     /// use polydraft_runtime::{Description, Run, Silent};
     ///
     /// let mut run = Run::open(Description::new("models/qwen3-8b"), &Silent)?;
-    /// run.measure(&Silent)?;
+    /// run.use_costs(true, &Silent)?;
     /// # Ok::<(), anyhow::Error>(())
     /// ```
     ///
@@ -119,25 +111,20 @@ impl Run {
             speculation.each = sampling.per_draft(model_options.draft_count())?;
         }
         let settings = Settings { sampling: sampling.target(), speculation };
-        Ok(Self { description, models, settings, cost_state: CostState::Unmeasured })
+        Ok(Self { description, models, settings, step_costs: None })
     }
 
-    /// Sets the costs of the adaptive tree: from a file, measured earlier for these models on this
-    /// machine, or measured now.
+    /// Sets the costs of the adaptive tree: those in a file or, if the description names none, with
+    /// a seed estimated ones, and without a seed those learned from earlier outputs.
     ///
     /// # Errors
-    /// A file without costs; failures of the models.
-    pub fn measure(&mut self, listener: &dyn Listener) -> Result<()> {
-        if self.settings.speculation.is_none() {
-            return Ok(());
+    /// As for [`costs`](Self::costs).
+    pub fn use_costs(&mut self, is_seeded: bool, listener: &dyn Listener) -> Result<()> {
+        let costs = self.costs(listener)?;
+        if let Some(auto) = self.settings.speculation.as_mut().and_then(|s| s.tree.auto_mut()) {
+            costs.apply(auto, is_seeded);
         }
-        let is_adaptive =
-            self.settings.speculation.as_mut().is_some_and(|s| s.tree.auto_mut().is_some());
-        if is_adaptive {
-            let costs = self.costs(listener)?;
-            self.set_costs(costs);
-        }
-        self.cost_state = CostState::Measured;
+        self.step_costs = Some(costs);
         Ok(())
     }
 
@@ -145,75 +132,42 @@ impl Run {
     /// drafts are made and verified even where that is slower, as tests need.
     ///
     /// # Errors
-    /// As for [`measure`](Self::measure).
+    /// As for [`costs`](Self::costs).
     pub fn draft_always(&mut self, listener: &dyn Listener) -> Result<()> {
-        if self.description.speculation.costs.is_some() {
-            return self.measure(listener);
+        if self.description.speculation.costs.is_none() {
+            self.step_costs = Some(StepCosts::fixed(Costs::with_cheap_drafts()));
         }
-        self.set_costs(Costs::with_cheap_drafts());
-        Ok(())
+        self.use_costs(true, listener)
     }
 
-    /// Returns the costs of this run's steps, as [`measure`](Self::measure) determines them;
-    /// default costs without drafting.
+    /// Returns the costs of this run's steps; default ones without drafting. They are measured only
+    /// for a file that the description names and that does not exist.
     ///
     /// # Errors
-    /// As for [`measure`](Self::measure).
-    pub fn costs(&mut self, listener: &dyn Listener) -> Result<Costs> {
-        match self.look_up_costs()? {
-            Some(found) => found.costs(&mut self.models.engine, listener),
-            None => Ok(Costs::default()),
+    /// A file without costs, or that cannot be written; failures of the models.
+    pub fn costs(&mut self, listener: &dyn Listener) -> Result<StepCosts> {
+        if let Some(costs) = &self.step_costs {
+            return Ok(costs.clone());
         }
-    }
-
-    /// Searches for the costs of this run's steps; `None` without drafting.
-    ///
-    /// # Errors
-    /// A file without costs.
-    pub fn look_up_costs(&self) -> Result<Option<CostLookup>> {
         let Some(Speculation { verifier, sampling, .. }) = &self.settings.speculation else {
-            return Ok(None);
+            return Ok(StepCosts::default());
         };
         // Adaptive trees draw from one drafter only.
         if self.models.engine.drafter_count() > 1 {
-            return Ok(None);
+            return Ok(StepCosts::default());
         }
-        let samplings = [&self.settings.sampling, sampling];
         let Description { models, speculation, .. } = &self.description;
-        let (file, key) = (speculation.costs.as_deref(), CostKey::new(models, &self.models)?);
-        costs::look_up(file, &key, &self.models.engine, samplings, verifier).map(Some)
+        let Some(file) = &speculation.costs else {
+            return Ok(CostKey::new(models, &self.models).find(&self.settings.sampling, verifier));
+        };
+        let samplings = [&self.settings.sampling, sampling];
+        let costs =
+            costs::read_or_measure(Some(file), &mut self.models, samplings, verifier, listener)?;
+        Ok(StepCosts::fixed(costs))
     }
 
-    /// Like [`measure`](Self::measure), but unknown costs are measured while the first outputs are
-    /// generated ([`complete`](Self::complete)). Nothing is drafted until then. Returns whether
-    /// costs are being measured.
-    ///
-    /// # Errors
-    /// As for [`measure`](Self::measure).
-    pub(crate) fn start_measuring(&mut self, listener: &dyn Listener) -> Result<bool> {
-        let tree = self.settings.speculation.as_mut().and_then(|s| s.tree.auto_mut());
-        // The measurement needs a sequence in addition to the output's.
-        if tree.is_none() || self.models.engine.max_sequences() < 2 {
-            return self.measure(listener).map(|()| false);
-        }
-        match self.look_up_costs()? {
-            Some(CostLookup::Pending(measuring)) => {
-                self.set_costs(Costs::without_drafts());
-                self.cost_state = CostState::InProgress(measuring);
-            }
-            Some(CostLookup::Known(costs)) => {
-                self.set_costs(costs);
-                self.cost_state = CostState::Measured;
-            }
-            None => {}
-        }
-        Ok(matches!(self.cost_state, CostState::InProgress(_)))
-    }
-
-    /// Runs an open session to its end; between its first steps the costs are measured
-    /// ([`start_measuring`](Self::start_measuring)). `show` gets every chunk of text as soon as it
-    /// is decided, and returns whether to continue. A short output leaves the rest of the
-    /// measurement to the next one.
+    /// Runs an open session to its end. `show` gets every chunk of text as soon as it is decided,
+    /// and returns whether to continue.
     ///
     /// # Errors
     /// Failures of the models.
@@ -227,33 +181,6 @@ impl Run {
             // The earlier error is more informative.
             let _ = self.models.engine.close(session);
             return Err(error);
-        }
-        let mut measuring = match std::mem::replace(&mut self.cost_state, CostState::Unmeasured) {
-            CostState::InProgress(measuring) => measuring,
-            cost_state => {
-                self.cost_state = cost_state;
-                return Ok(self.models.engine.complete(session, show)?);
-            }
-        };
-        loop {
-            match self.step_and_measure(&mut session, &mut measuring, show) {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(error) => {
-                    // The earlier error is more informative.
-                    let _ = self.models.engine.close(session);
-                    return Err(error);
-                }
-            }
-        }
-        if session.is_done() {
-            self.cost_state = CostState::InProgress(measuring);
-        } else {
-            self.set_costs(measuring.finish(listener)?);
-            self.cost_state = CostState::Measured;
-            if let Some(speculation) = &self.settings.speculation {
-                session.set_speculation(speculation.build()?);
-            }
         }
         Ok(self.models.engine.complete(session, show)?)
     }
@@ -273,42 +200,13 @@ impl Run {
         Ok(())
     }
 
-    /// Runs a step of the session and a part of the measurement; returns whether both continue.
-    fn step_and_measure(
-        &mut self,
-        session: &mut Session,
-        measuring: &mut PendingCosts,
-        show: &mut dyn FnMut(OutputChunk) -> bool,
-    ) -> Result<bool> {
-        let engine = &mut self.models.engine;
-        engine.step(&mut [&mut *session])?;
-        for chunk in session.take_chunks() {
-            if !show(chunk) {
-                session.stop();
-            }
-        }
-        Ok(!session.is_done() && measuring.advance(engine)?)
-    }
-
-    /// Sets the costs of the adaptive tree.
-    fn set_costs(&mut self, costs: Costs) {
-        let speculation = self.settings.speculation.as_mut();
-        if let Some(auto) = speculation.and_then(|speculation| speculation.tree.auto_mut()) {
-            auto.costs = costs;
-        }
-    }
-
-    /// Corrects measured costs by the time of a generation, for the next one and for later runs.
-    pub(crate) fn learn(&mut self, choices: Option<&Choices>, listener: &dyn Listener) {
-        // General costs, and costs without drafts, must not be stored as measured ones; costs from
-        // a file are never changed.
-        let in_file = self.description.speculation.costs.is_some();
-        if in_file || !matches!(self.cost_state, CostState::Measured) {
-            return;
-        }
-        // The tokenizer has encoded this prompt before, so it does not fail.
-        if let Ok(key) = CostKey::new(&self.description.models, &self.models) {
-            costs::learn(&key, &mut self.settings, choices, listener);
+    /// Learns costs from an output without a seed, for the next one and for later runs.
+    pub(crate) fn learn(&mut self, choices: Option<&Choices>) {
+        let auto = self.settings.speculation.as_mut().and_then(|s| s.tree.auto_mut());
+        if let (Some(costs), Some(choices), Some(auto)) = (&mut self.step_costs, choices, auto) {
+            costs.learn(choices);
+            costs.store();
+            costs.apply(auto, false);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Sessions of a run: consecutive outputs, with measuring, learning and storing around them.
+//! Sessions of a run: consecutive outputs, with learning and storing between them.
 
 use anyhow::Result;
 use polydraft::Token;
@@ -30,16 +30,14 @@ impl From<Limits> for OutputOptions {
 
 /// Consecutive outputs of a run, drawn with one rng.
 ///
-/// With a seed, the costs of steps are measured before the first output and then stay fixed, so
-/// that the seed gives the same outputs again. Without a seed they are measured while the first
-/// output is generated, and corrected by the time of each output.
+/// With a seed, nothing that is drawn depends on measured times, so that the seed gives the same
+/// outputs in every run. Without a seed the costs of steps are learned from each output.
 pub struct RunSession<'r> {
     run: &'r mut Run,
     listener: &'r dyn Listener,
     rng: SeededRng,
     seed: u64,
     is_seeded: bool,
-    is_measuring: bool,
 }
 
 impl Run {
@@ -78,18 +76,15 @@ impl Run {
     /// Opens a session, whose outputs are drawn with one rng; the same seed gives the same outputs.
     ///
     /// # Errors
-    /// Failures of the models while costs are measured.
+    /// A file of costs that cannot be read or written.
     pub fn session<'r>(
         &'r mut self,
         seed: Option<u64>,
         listener: &'r dyn Listener,
     ) -> Result<RunSession<'r>> {
-        let is_measuring = match seed {
-            Some(_) => self.measure(listener).map(|()| false)?,
-            None => self.start_measuring(listener)?,
-        };
+        self.use_costs(seed.is_some(), listener)?;
         let (is_seeded, seed) = (seed.is_some(), seed.unwrap_or_else(random));
-        Ok(RunSession { run: self, listener, rng: seeded(seed), seed, is_seeded, is_measuring })
+        Ok(RunSession { run: self, listener, rng: seeded(seed), seed, is_seeded })
     }
 }
 
@@ -102,12 +97,6 @@ impl RunSession<'_> {
     /// Returns the run.
     pub fn run(&self) -> &Run {
         self.run
-    }
-
-    /// Returns whether costs are measured while the first output is generated; nothing is drafted
-    /// until then.
-    pub fn is_measuring(&self) -> bool {
-        self.is_measuring
     }
 
     /// Generates one output. `show` gets each chunk as soon as it is decided, and returns whether
@@ -131,7 +120,7 @@ impl RunSession<'_> {
         }
         let generation = self.run.complete(session, show, self.listener)?;
         if !self.is_seeded {
-            self.run.learn(generation.statistics.choices.as_ref(), self.listener);
+            self.run.learn(generation.statistics.choices.as_ref());
         }
         Ok(generation)
     }

@@ -21,6 +21,6 @@ pub use loaded_model::{Defaults, ServedModel};
 pub use log::LevelFilter as LogLevel;
 pub use options::{OfferedModel, ServerOptions};
 pub use serve::{is_valid_key, parse_origin, serve};
-pub use worker::{Capacity, CostsToUse};
+pub use worker::Capacity;
 
 pub(crate) use loaded_model::LoadedModel;

@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use polydraft::Token;
 use polydraft_engine::{Engine, Error};
+use polydraft_runtime::costs::StepCosts;
 use polydraft_runtime::{SamplingOptions, Speculation, TableSaver};
 use polydraft_text::{Language, OutputForm};
 use tokio::sync::Semaphore;
@@ -17,7 +18,7 @@ use crate::api::shared::error::Problem;
 use crate::grammar::Grammars;
 use crate::options::ServerOptions;
 use crate::telemetry::Telemetry;
-use crate::worker::{self, Capacity, CostsToUse, EngineHandle, Failure, RequestParams};
+use crate::worker::{self, Capacity, EngineHandle, Failure, RequestParams};
 
 /// A loaded model, and the default settings of its requests.
 pub struct ServedModel {
@@ -33,8 +34,8 @@ pub struct ServedModel {
     pub speculation: Option<Speculation>,
     /// Measured acceptance rates for sequoia trees, if any.
     pub acceptance: Option<Vec<f64>>,
-    /// Costs of passes, for requests with an adaptive tree.
-    pub costs: CostsToUse,
+    /// Costs of steps, for requests with an adaptive tree.
+    pub costs: StepCosts,
     /// Defaults of completions.
     pub completions: Defaults,
     /// Defaults of conversations.
@@ -46,14 +47,27 @@ pub struct ServedModel {
 /// Default parameters of requests.
 #[derive(Debug, Clone, Default)]
 pub struct Defaults {
-    /// Sampling settings.
+    /// Sampling settings, given or published with the model.
     pub sampling: SamplingOptions,
+    /// Whether the settings that are usual for conversations apply where neither the server, nor
+    /// the model, nor the request gives any.
+    pub usual_sampling: bool,
     /// Maximum tokens of an output; `None` is up to the end of the context.
     pub max_tokens: Option<usize>,
     /// Stop strings.
     pub stop: Vec<String>,
     /// End tokens.
     pub end_tokens: Vec<Token>,
+}
+
+impl Defaults {
+    /// Returns the sampling settings of a request that gives some of its own, or none.
+    pub fn sampling_for(&self, request_gives_any: bool) -> SamplingOptions {
+        match self.usual_sampling && !request_gives_any {
+            true => self.sampling.clone().or_chat_defaults(),
+            false => self.sampling.clone(),
+        }
+    }
 }
 
 /// A loaded model, shared by all request handlers.
@@ -201,5 +215,26 @@ impl LoadedModel {
             .with_param("max_tokens"));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usual_sampling_applies_only_where_nothing_is_given() {
+        let some = SamplingOptions { top_k: Some(20), ..SamplingOptions::default() };
+        for (sampling, usual_sampling, request_gives_any, expected) in [
+            (SamplingOptions::default(), true, false, (0.7, None, 0.95)),
+            (SamplingOptions::default(), true, true, (1.0, None, 1.0)),
+            (SamplingOptions::default(), false, false, (1.0, None, 1.0)),
+            (some.clone(), true, false, (1.0, Some(20), 1.0)),
+            (some, true, true, (1.0, Some(20), 1.0)),
+        ] {
+            let defaults = Defaults { sampling, usual_sampling, ..Defaults::default() };
+            let found = defaults.sampling_for(request_gives_any).target();
+            assert_eq!((found.temperature, found.top_k, found.top_p), expected);
+        }
     }
 }

@@ -4,7 +4,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Result, anyhow};
 use axum::http::{HeaderValue, Uri};
-use polydraft_runtime::costs::CostLookup;
 use polydraft_runtime::message::OptionName;
 use polydraft_runtime::{
     Listener, Run, SamplingOptions, Speculation, Usage, with_published_sampling,
@@ -16,7 +15,6 @@ use crate::http::server::Server;
 use crate::loaded_model::{Defaults, ServedModel};
 use crate::models::{ModelEntry, Models};
 use crate::options::{OfferedModel, ServerOptions};
-use crate::worker::CostsToUse;
 
 /// Default token limit of a completion.
 const DEFAULT_COMPLETION_TOKENS: usize = 128;
@@ -160,27 +158,21 @@ fn into_served_model(
         })?;
     }
     // Requests may ask for an adaptive tree even if the default tree is another one.
-    let costs = match run.look_up_costs()? {
-        // The measurement takes one sequence in addition to those of requests.
-        Some(CostLookup::Pending(measuring)) if run.models.engine.max_sequences() > 1 => {
-            CostsToUse::Measuring(measuring)
-        }
-        Some(found) => CostsToUse::Known(found.costs(&mut run.models.engine, listener)?),
-        None => CostsToUse::default(),
-    };
+    let costs = run.costs(listener)?;
     let speculation = run.settings.speculation.clone();
     let acceptance = run.description.acceptance()?;
     let configured = &run.description.sampling;
-    let published_sampling =
-        match options.ignore_published_sampling || run.models.language.chat.is_none() {
-            true => configured.clone(),
-            false => with_published_sampling(configured.clone(), &run.models, listener),
-        };
+    let usual = !options.ignore_published_sampling && run.models.language.chat.is_some();
+    let published_sampling = match usual {
+        true => with_published_sampling(configured.clone(), &run.models, listener),
+        false => configured.clone(),
+    };
     let language = run.models.language;
     let defaults = |sampling: &SamplingOptions,
                     max_tokens: usize,
                     end_tokens: Vec<polydraft::Token>| Defaults {
         sampling: sampling.clone(),
+        usual_sampling: false,
         max_tokens: Some(options.max_tokens.unwrap_or(max_tokens))
             .filter(|max_tokens| *max_tokens > 0),
         stop: options.stop.clone(),
@@ -188,6 +180,7 @@ fn into_served_model(
     };
     let completions = defaults(configured, DEFAULT_COMPLETION_TOKENS, language.end_tokens.clone());
     let chat = defaults(&published_sampling, 0, language.answer_end_tokens());
+    let chat = Defaults { usual_sampling: usual, ..chat };
     let engine = run.models.engine;
     let tokens = options
         .cache_memory

@@ -29,13 +29,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use polydraft_engine::{Engine, Session};
+use polydraft_runtime::costs::StepCosts;
 use polydraft_runtime::{TableSaver, release_freed_memory};
 use polydraft_text::Language;
 
 use crate::telemetry::Telemetry;
 
-pub use costs::CostsToUse;
-use costs::StepCosts;
+use costs::SharedCosts;
 use job::{Command, Job};
 pub use job::{
     EngineHandle, Event, Events, Failure, MAX_ALTERNATIVES, MAX_TOTAL_ALTERNATIVES, Refusal,
@@ -70,13 +70,13 @@ pub fn start(
     language: Language,
     table_saver: Option<TableSaver>,
     capacity: Capacity,
-    costs: CostsToUse,
+    costs: StepCosts,
     telemetry: Arc<Telemetry>,
 ) -> std::io::Result<(EngineHandle, JoinHandle<()>)> {
     let (sender, inbox) = channel();
-    let costs = StepCosts::new(costs);
+    let costs = SharedCosts::new(costs);
     let handle = EngineHandle::new(sender, capacity.sequences.saturating_add(capacity.queue));
-    let handle = handle.with_costs(costs.known());
+    let handle = handle.with_costs(costs.clone());
     let worker = Worker {
         engine,
         language,
@@ -100,7 +100,7 @@ struct Worker {
     engine: Engine,
     language: Language,
     table_saver: Option<TableSaver>,
-    costs: StepCosts,
+    costs: SharedCosts,
     capacity: Capacity,
     inbox: Receiver<Command>,
     /// Waiting requests in order of arrival.
@@ -130,11 +130,11 @@ impl Worker {
             self.prefill();
             self.open_remaining();
             self.step();
-            self.measure_costs();
             self.send_events();
             let cache = self.reserved().1 as f64 / self.capacity.tokens as f64;
             self.telemetry.set_load(self.running.len(), self.waiting.len(), cache);
         }
+        self.costs.store();
         if let Some(Err(error)) = self.table_saver.take().map(TableSaver::close) {
             log::error!("{error:#}");
         }
@@ -157,7 +157,6 @@ impl Worker {
             let idle = self.running.is_empty() && self.waiting.is_empty();
             let command = match (idle, self.closing) {
                 (true, true) => return false,
-                (true, false) if self.costs.is_measuring() => self.inbox.try_recv(),
                 (true, false) => self.wait_for_command().map_err(|_| TryRecvError::Disconnected),
                 (false, _) => self.inbox.try_recv(),
             };
@@ -224,7 +223,7 @@ impl Worker {
             let scorer = PromptScorer::new(&job.params);
             let mut running = RunningRequest { job, scorer, sequences: Vec::new(), opened: 0 };
             if running.scorer.is_none() {
-                running.open_first(&mut self.engine, &self.language, &mut self.costs);
+                running.open_first(&mut self.engine, &self.language);
             }
             self.running.push(running);
         }
@@ -233,7 +232,7 @@ impl Worker {
     /// Scores a part of each prompt whose log-probabilities were requested.
     fn score_prompts(&mut self) {
         for running in &mut self.running {
-            running.score(&mut self.engine, &self.language, &mut self.costs);
+            running.score(&mut self.engine, &self.language);
         }
     }
 
@@ -270,8 +269,7 @@ impl Worker {
             let prefilled = prefilled && running.scorer.is_none();
             while prefilled && running.opened < running.job.params.count {
                 let params = &mut running.job.params;
-                let Self { engine, language, costs, .. } = self;
-                match Sequence::open(engine, language, costs, params, running.opened) {
+                match Sequence::open(&mut self.engine, &self.language, params, running.opened) {
                     Ok(sequence) => running.sequences.push(sequence),
                     Err(failure) => {
                         running.fail(failure);
@@ -325,25 +323,10 @@ impl Worker {
         }
     }
 
-    /// Measures a part of the cost of steps, if it is not known yet and a part is due.
-    fn measure_costs(&mut self) {
-        let idle = self.running.is_empty();
-        let Self { engine, costs, .. } = self;
-        // A failure here is no request's fault.
-        let is_final = catch_unwind(AssertUnwindSafe(|| costs.advance(engine, idle)));
-        if is_final.is_ok_and(|is_final| is_final) {
-            let sequences = self.running.iter_mut().flat_map(|running| {
-                let params = &running.job.params;
-                running.sequences.iter_mut().map(move |sequence| (params, sequence))
-            });
-            sequences.for_each(|(params, sequence)| sequence.use_final_costs(params, costs));
-        }
-    }
-
     /// Sends all new events, and closes finished requests.
     fn send_events(&mut self) {
         for running in &mut self.running {
-            running.send_events(&mut self.engine, &self.telemetry);
+            running.send_events(&mut self.engine, &self.telemetry, &self.costs);
         }
         for running in self.running.extract_if(.., |running| running.is_done()) {
             running.close(&mut self.engine, &self.telemetry, None);

@@ -9,5 +9,6 @@ mod parameters;
 mod progress;
 mod refusals;
 mod roles;
+mod seeds;
 mod serving;
 mod tools;

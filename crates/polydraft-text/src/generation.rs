@@ -47,9 +47,10 @@ impl Published {
     }
 }
 
-/// Unsupported settings that affect only sampling, with their neutral values.
-const SAMPLING_ONLY: [(&str, f64); 3] =
-    [("typical_p", 1.0), ("epsilon_cutoff", 0.0), ("eta_cutoff", 0.0)];
+/// Unsupported settings that affect only sampling, with their neutral values; no value of `top_h`
+/// is neutral.
+const SAMPLING_ONLY: [(&str, f64); 4] =
+    [("typical_p", 1.0), ("epsilon_cutoff", 0.0), ("eta_cutoff", 0.0), ("top_h", f64::NAN)];
 /// Unsupported settings that also affect greedy decoding.
 const ALWAYS_ACTIVE: [(&str, f64); 5] = [
     ("repetition_penalty", 1.0),
@@ -83,13 +84,26 @@ fn parse(object: &Value) -> std::result::Result<Published, String> {
     // Without `do_sample` the makers recommend greedy decoding, and the other settings have no
     // effect.
     if fields.flag("do_sample", false)? {
-        sampling.temperature = fields.get("temperature")?;
+        // As in transformers, what is left out is neutral.
+        let (mut invalid, neutral) = (Vec::new(), 1.0);
+        let mut valid = |name: &str, least: f64, most: f64| {
+            let value = fields.get::<f64>(name)?;
+            let is_valid = |value: &f64| (least..=most).contains(value);
+            invalid.extend(value.filter(|v| !is_valid(v)).map(|v| format!("{name} {v}")));
+            Ok::<_, String>(value.filter(is_valid))
+        };
+        sampling.temperature = Some(valid("temperature", 0.0, f64::MAX)?.unwrap_or(neutral));
         // Disabled by 0 in transformers, by -1 elsewhere.
         sampling.top_k =
             fields.get::<i64>("top_k")?.and_then(|k| usize::try_from(k).ok()).filter(|k| *k > 0);
-        sampling.top_p = fields.get("top_p")?;
-        sampling.min_p = fields.get("min_p")?;
+        sampling.top_p = valid("top_p", 0.0, 1.0)?;
+        // As in transformers, the likeliest token always remains.
+        if sampling.top_p == Some(0.0) {
+            (sampling.top_p, sampling.top_k) = (None, Some(1));
+        }
+        sampling.min_p = valid("min_p", 0.0, 1.0)?;
         sampling.unsupported = changed_numbers(&fields, &SAMPLING_ONLY)?;
+        sampling.unsupported.extend(invalid);
     }
     sampling.unsupported.extend(changed_numbers(&fields, &ALWAYS_ACTIVE)?);
     for field in LISTS {

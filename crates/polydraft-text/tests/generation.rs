@@ -37,6 +37,36 @@ fn generation_config_overrides_end_tokens() {
     assert!(message.contains("generation_config.json: eos_token_id"), "{message}");
 }
 
+/// With `do_sample` what is left out is neutral; without it nothing is published.
+#[test]
+fn completes_partial_sampling_settings() {
+    let directory = directory();
+    let sampling = |settings: Value| {
+        write_json(directory.path(), "generation_config.json", &settings);
+        Published::read(directory.path()).unwrap().sampling
+    };
+    for (settings, temperature, top_k, top_p) in [
+        (json!({"temperature": 0.5, "top_k": 5, "top_p": 0.5}), None, None, None),
+        (json!({"do_sample": false, "top_p": 0.0}), None, None, None),
+        (json!({"do_sample": true}), Some(1.0), None, None),
+        (json!({"do_sample": true, "top_k": -1}), Some(1.0), None, None),
+        (json!({"do_sample": true, "top_k": 20}), Some(1.0), Some(20), None),
+        (json!({"do_sample": true, "temperature": 0.6}), Some(0.6), None, None),
+        (json!({"do_sample": true, "top_p": 0.9}), Some(1.0), None, Some(0.9)),
+        // Only the likeliest token remains.
+        (json!({"do_sample": true, "top_p": 0.0}), Some(1.0), Some(1), None),
+    ] {
+        let found = sampling(settings.clone());
+        assert_eq!((found.temperature, found.top_k, found.top_p), (temperature, top_k, top_p));
+        assert!(found.unsupported.is_empty(), "{settings}: {found:?}");
+    }
+    for (name, value) in [("top_p", 1.5), ("min_p", -0.1), ("temperature", -1.0), ("top_h", 0.4)] {
+        let found = sampling(json!({"do_sample": true, name: value}));
+        assert_eq!(found.unsupported, [format!("{name} {value}")]);
+        assert_eq!((found.temperature, found.top_p, found.min_p), (Some(1.0), None, None));
+    }
+}
+
 #[test]
 fn lists_unsupported_settings() {
     let directory = directory();
@@ -44,8 +74,6 @@ fn lists_unsupported_settings() {
         write_json(directory.path(), "generation_config.json", &settings);
         Published::read(directory.path()).unwrap().sampling
     };
-    assert_eq!(sampling(json!({"do_sample": true, "top_k": -1})).top_k, None);
-    assert_eq!(sampling(json!({"do_sample": true, "top_k": 20})).top_k, Some(20));
     let neutral = json!({"do_sample": true, "typical_p": 1.0, "num_beams": 1, "bad_words_ids": [],
         "eta_cutoff": 0});
     assert!(sampling(neutral).unsupported.is_empty());

@@ -14,7 +14,9 @@ mod costs;
 mod delayed;
 mod distinct;
 mod estimate;
+mod estimated;
 mod fixed;
+mod learned;
 mod levels;
 mod name;
 mod paths;
@@ -35,7 +37,9 @@ pub use costs::{Costs, MeasuredTimes, Pass, Passes};
 pub use delayed::Settings as Delayed;
 pub use distinct::Settings as Distinct;
 pub use estimate::{Choices, CostEstimate};
+pub use estimated::{DraftShape, PassShape};
 pub use fixed::Settings as Fixed;
+pub use learned::{Learned, StepSample};
 pub use levels::Settings as Levels;
 pub use name::{DEFAULT_DEPTH, TreeChoice, TreeName};
 pub use paths::Settings as Paths;
@@ -131,10 +135,10 @@ pub trait Policy: Send {
 
 /// A policy that decides from the costs of steps, and compares these with measured times.
 pub trait Timed {
-    /// Records the wall-clock time of a step with all its sequences; called after
-    /// [`Policy::observe`]. If that time changes what is drawn for the same sequence, a seed does
-    /// not reproduce the output.
-    fn record_time(&mut self, seconds: f64);
+    /// Records the wall-clock time of a step with all its sequences, and the draft's part of it;
+    /// called after [`Policy::observe`]. If that time changes what is drawn for the same sequence,
+    /// a seed does not reproduce the output.
+    fn record_time(&mut self, seconds: f64, draft_seconds: f64);
 
     /// Totals over the steps so far.
     fn choices(&self) -> &Choices;

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use polydraft::Sampling;
 use polydraft_cli::output::Terminal;
-use polydraft_runtime::{ModelOptions, Models, Speculation, costs};
+use polydraft_runtime::{Models, Speculation, costs};
 
 /// Sets the costs of an adaptive tree: read from a file, or measured.
 ///
@@ -13,21 +13,14 @@ use polydraft_runtime::{ModelOptions, Models, Speculation, costs};
 /// A file that does not contain costs; errors of the models.
 pub fn settle(
     file: Option<&Path>,
-    options: &ModelOptions,
     models: &mut Models,
     sampling: &Sampling,
     speculation: &mut Speculation,
 ) -> Result<()> {
     let Speculation { tree, sampling: of_draft, verifier, .. } = speculation;
     if let Some(auto) = tree.auto_mut() {
-        auto.costs = costs::find_or_measure(
-            file,
-            options,
-            models,
-            [sampling, of_draft],
-            verifier,
-            &Terminal,
-        )?;
+        let samplings = [sampling, &*of_draft];
+        auto.costs = costs::read_or_measure(file, models, samplings, verifier, &Terminal)?;
     }
     Ok(())
 }

@@ -75,7 +75,8 @@ pub struct SpeculationArgs {
     acceptance: Option<PathBuf>,
     /// File with the costs of passes, for --tree auto; written if it is missing.
     ///
-    /// [default: measured once per pair of models and stored in the user's cache folder]
+    /// Costs are measured only to write this file. [default: estimated; corrected by the times of
+    /// outputs without a seed]
     #[arg(hide_short_help = true, long, value_name = "FILE")]
     costs: Option<PathBuf>,
 }

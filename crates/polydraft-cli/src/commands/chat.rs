@@ -67,7 +67,11 @@ const HELP: &str =
 /// Fails if options contradict each other, if a model cannot be loaded, or has no chat template.
 pub fn run(args: Args) -> Result<()> {
     let description = Description {
-        models: ModelOptions { template: args.template.options(), ..args.models.options() },
+        models: ModelOptions {
+            template: args.template.options(),
+            is_seeded: args.seed.is_some(),
+            ..args.models.options()
+        },
         speculation: args.speculation.options(),
         sampling: args.sampling.options(),
         published_sampling: !args.ignore_published,

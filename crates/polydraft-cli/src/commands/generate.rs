@@ -18,7 +18,7 @@ use crate::args::{ChatArgs, EndArgs, RunModelArgs, SamplingArgs, SpeculationArgs
 use crate::interrupts::InterruptGuard;
 use crate::output::{self, Terminal, note};
 use printer::Printer;
-use report::{FirstOutput, Report, summary};
+use report::{Report, summary};
 
 /// Generate text from a prompt.
 ///
@@ -91,8 +91,9 @@ struct LimitArgs {
 struct OutputArgs {
     /// Seed: the same seed gives the same output [default: random, printed].
     ///
-    /// The draft lengths of --tree auto depend on stored costs, which runs without a seed correct;
-    /// --costs FILE fixes them.
+    /// In the first run, in later ones and beside other work: with a seed, draft and draft lengths
+    /// are chosen by estimated costs, by those that 'polydraft bench model' stored, or by --costs
+    /// FILE, never by times that runs measure.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// With --verifier none: give the output of --verifier invariant.
@@ -156,7 +157,7 @@ pub fn run(args: Args) -> Result<()> {
     };
     let mut session = run.session(args.output.seed, &Terminal)?;
     session.run().settings.report(&Terminal);
-    let (seed, measures) = (session.seed(), session.is_measuring());
+    let seed = session.seed();
     let mut printer = Printer::new(args.output.show_drafts, args.output.json);
     match (args.echo, args.chat.is_conversation()) {
         (true, _) => printer.set_prefix(&prompt),
@@ -194,8 +195,7 @@ pub fn run(args: Args) -> Result<()> {
         }
         output::json(&report)?;
     } else {
-        let first = FirstOutput(measures);
-        summary(&generation, seed, first, args.output.show_drafts, models.draft.as_deref());
+        summary(&generation, seed, args.output.show_drafts, models.draft.as_deref());
     }
     output::finish(interrupted)
 }
@@ -203,7 +203,12 @@ pub fn run(args: Args) -> Result<()> {
 impl Args {
     fn description(&self) -> Description {
         Description {
-            models: ModelOptions { template: self.chat.template(), ..self.models.options() },
+            models: ModelOptions {
+                template: self.chat.template(),
+                expected_tokens: (self.limits.max_tokens > 0).then_some(self.limits.max_tokens),
+                is_seeded: self.output.seed.is_some(),
+                ..self.models.options()
+            },
             speculation: self.speculation.options(),
             sampling: self.sampling.options(),
             published_sampling: self.chat.uses_published(),

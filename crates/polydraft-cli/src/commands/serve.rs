@@ -213,7 +213,12 @@ struct LimitArgs {
 pub fn run(args: Args) -> Result<()> {
     let key = args.server.key()?;
     let description = Description {
-        models: ModelOptions { template: args.template.options(), ..args.models.options() },
+        models: ModelOptions {
+            template: args.template.options(),
+            // Any request may have a seed.
+            is_seeded: true,
+            ..args.models.options()
+        },
         speculation: args.speculation.options(),
         sampling: args.sampling.options(),
         // The server applies published settings only to conversations.

@@ -53,13 +53,14 @@ pub(super) fn emit(
     // Sequences of one pass share its time equally.
     let share = 1.0 / batch.len().max(1) as f64;
     let (time, seconds) = (clock.time().scaled(share), clock.elapsed().as_secs_f64());
+    let draft_seconds = clock.time().draft.as_secs_f64();
     for (session, decided) in batch.iter_mut().zip(decided) {
         if let Some(decided) = decided {
             let remaining_context = models.remaining_context(session);
             apply(session, decided, time, remaining_context);
             let speculation = session.speculation.as_mut();
             if let Some(policy) = speculation.and_then(|s| s.policy.timed_mut()) {
-                policy.record_time(seconds);
+                policy.record_time(seconds, draft_seconds);
             }
         }
     }

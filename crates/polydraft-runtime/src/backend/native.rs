@@ -44,7 +44,11 @@ impl Native<'_> {
         Ok(LoadOptions { precision, cache: self.cache()?, self_draft, ..LoadOptions::default() })
     }
 
-    fn cache(&self) -> Result<polydraft_models::CacheType> {
+    /// Returns the type of the KV cache.
+    ///
+    /// # Errors
+    /// [`Usage`] for a type that only llama.cpp supports.
+    pub fn cache(&self) -> Result<polydraft_models::CacheType> {
         match self.options.cache_type {
             None | Some(CacheType::F32) => Ok(polydraft_models::CacheType::F32),
             Some(CacheType::F16) => Ok(polydraft_models::CacheType::F16),

@@ -1,11 +1,10 @@
 //! Requests from the web side to the engine thread, and their events.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use polydraft::policy::Costs;
 use polydraft::{Sampling, Token};
 use polydraft_engine::{
     AllowedTokens, Alternatives, Finish, Limits, Penalties, Scored, Statistics, Trace, TracedNode,
@@ -13,6 +12,7 @@ use polydraft_engine::{
 use polydraft_runtime::Speculation;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use super::costs::SharedCosts;
 use super::speculation::BuiltSpeculation;
 use super::thinking::ThinkingBudget;
 use crate::grammar::Grammar;
@@ -303,8 +303,8 @@ pub(super) enum Command {
 pub struct EngineHandle {
     commands: Sender<Command>,
     load: Arc<Load>,
-    /// Cost of steps, once known.
-    costs: Arc<OnceLock<Costs>>,
+    /// Costs of steps.
+    costs: SharedCosts,
 }
 
 impl EngineHandle {
@@ -313,11 +313,11 @@ impl EngineHandle {
     pub(super) fn new(commands: Sender<Command>, max_requests: usize) -> Self {
         let load =
             Load { requests: AtomicUsize::new(0), max_requests, stopping: AtomicBool::new(false) };
-        Self { commands, load: Arc::new(load), costs: Arc::default() }
+        Self { commands, load: Arc::new(load), costs: SharedCosts::default() }
     }
 
-    /// Sets the cell in which the cost of steps becomes known.
-    pub(super) fn with_costs(self, costs: Arc<OnceLock<Costs>>) -> Self {
+    /// Sets the costs of steps.
+    pub(super) fn with_costs(self, costs: SharedCosts) -> Self {
         Self { costs, ..self }
     }
 
@@ -325,8 +325,13 @@ impl EngineHandle {
     ///
     /// # Errors
     /// Settings out of range; a verifier that is not exact for the tree.
-    pub fn build(&self, settings: Speculation, count: usize) -> anyhow::Result<BuiltSpeculation> {
-        BuiltSpeculation::new(settings, self.costs.get(), count)
+    pub fn build(
+        &self,
+        settings: Speculation,
+        is_seeded: bool,
+        count: usize,
+    ) -> anyhow::Result<BuiltSpeculation> {
+        BuiltSpeculation::new(settings, &self.costs, is_seeded, count)
     }
 
     /// Submits a request of one or several prompts. Dropping the returned events ends it.

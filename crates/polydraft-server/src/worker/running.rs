@@ -10,7 +10,7 @@ use polydraft_runtime::seeded;
 use polydraft_text::Language;
 
 use super::catch_panic;
-use super::costs::StepCosts;
+use super::costs::SharedCosts;
 use super::job::{Event, Failure, Job, RequestParams};
 use super::random::ReversibleRng;
 use super::thinking::ThinkingBudget;
@@ -86,8 +86,6 @@ pub(super) struct Sequence {
     cached: usize,
     /// Prefilled tokens of the prompt, as last reported to the client.
     reported_prefilled: usize,
-    /// Whether an adaptive tree, if any, has the final costs.
-    has_final_costs: bool,
     /// Failure outside the session.
     pub failure: Option<Failure>,
     /// Time of the last new tokens.
@@ -99,12 +97,11 @@ impl Sequence {
     pub fn open(
         engine: &mut Engine,
         language: &Language,
-        costs: &mut StepCosts,
         params: &mut RequestParams,
         number: usize,
     ) -> Result<Self, Failure> {
         catch_panic(|| {
-            let (speculation, has_final_costs) = costs.take_speculation(params, number, engine);
+            let speculation = params.speculation.as_mut().and_then(|built| built.take(number));
             let mut random = seeded(params.seed);
             // Stream 0 is the default, so the first of several sequences equals a single one with
             // this seed.
@@ -148,21 +145,10 @@ impl Sequence {
                 unprefilled,
                 cached,
                 reported_prefilled: cached,
-                has_final_costs,
                 failure,
                 last_tokens_at: None,
             })
         })
-    }
-
-    /// Replaces an adaptive tree by one with the final costs.
-    pub fn use_final_costs(&mut self, params: &RequestParams, costs: &StepCosts) {
-        if std::mem::replace(&mut self.has_final_costs, true) {
-            return;
-        }
-        if let Some(speculation) = costs.final_speculation(params) {
-            self.session.set_speculation(speculation);
-        }
     }
 
     /// Prefilled tokens of the prompt, if the client wants reports and this number is new.
@@ -232,14 +218,14 @@ impl PromptScorer {
 
 impl RunningRequest {
     /// Scores a part of the prompt, if requested and incomplete. Then opens the first sequence.
-    pub fn score(&mut self, engine: &mut Engine, language: &Language, costs: &mut StepCosts) {
+    pub fn score(&mut self, engine: &mut Engine, language: &Language) {
         let Some(scorer) = &mut self.scorer else { return };
         match scorer.advance(engine) {
             Ok(None) => {}
             Ok(Some(scores)) => {
                 self.scorer = None;
                 self.job.send(Event::PromptScores { sequence: self.job.first, scores });
-                self.open_first(engine, language, costs);
+                self.open_first(engine, language);
             }
             Err(failure) => {
                 if let Some(mut scorer) = self.scorer.take() {
@@ -251,8 +237,8 @@ impl RunningRequest {
     }
 
     /// Opens the first sequence.
-    pub fn open_first(&mut self, engine: &mut Engine, language: &Language, costs: &mut StepCosts) {
-        match Sequence::open(engine, language, costs, &mut self.job.params, 0) {
+    pub fn open_first(&mut self, engine: &mut Engine, language: &Language) {
+        match Sequence::open(engine, language, &mut self.job.params, 0) {
             Ok(sequence) => {
                 if self.job.params.progress {
                     self.job.send_progress(sequence.cached, sequence.cached);
@@ -281,7 +267,7 @@ impl RunningRequest {
     }
 
     /// Sends new events, and closes complete sequences. A failed sequence ends the request.
-    pub fn send_events(&mut self, engine: &mut Engine, telemetry: &Telemetry) {
+    pub fn send_events(&mut self, engine: &mut Engine, telemetry: &Telemetry, costs: &SharedCosts) {
         for mut sequence in std::mem::take(&mut self.sequences) {
             let number = self.job.first + sequence.number;
             let tokens = sequence.session.take_tokens().len();
@@ -310,6 +296,11 @@ impl RunningRequest {
             let closed = catch_panic(|| Ok(engine.close(session)?));
             match (failure, closed) {
                 (None, Ok(generation)) => {
+                    if let Some(choices) = &generation.statistics.choices
+                        && !self.job.params.seeded
+                    {
+                        costs.learn(choices);
+                    }
                     let (tokens, statistics) =
                         (generation.tokens.len(), Box::new(generation.statistics));
                     let total_tokens = self.job.params.prompt.len() + tokens;

@@ -1,37 +1,31 @@
-//! Verifiers and trees of requests, built where a request is checked.
-//!
-//! Each sequence has its own. An adaptive tree needs the cost of steps. While that is still being
-//! measured, the tree drafts nothing, and the engine thread replaces it by one with the costs once
-//! they are known.
+//! Verifiers and trees of requests, built where a request is checked. Each sequence has its own.
 
-use polydraft::policy::Costs;
 use polydraft_runtime::Speculation;
+
+use super::costs::SharedCosts;
 
 /// Verifiers and trees for the sequences of a prompt.
 pub struct BuiltSpeculation {
     settings: Speculation,
     /// One entry per sequence, taken when it is opened.
     built: Vec<Option<polydraft_engine::Speculation>>,
-    /// Whether an adaptive tree was built before the cost of steps was known.
-    lacks_costs: bool,
 }
 
 impl BuiltSpeculation {
-    /// Builds `count` verifiers and trees, with the cost of steps if it is known.
+    /// Builds `count` verifiers and trees, an adaptive one with the costs of steps.
     ///
     /// # Errors
     /// Settings out of range; a verifier that is not exact for the tree.
     pub(super) fn new(
         mut settings: Speculation,
-        costs: Option<&Costs>,
+        costs: &SharedCosts,
+        is_seeded: bool,
         count: usize,
     ) -> anyhow::Result<Self> {
-        let adaptive = settings.tree.auto_mut();
-        let lacks_costs = adaptive.is_some() && costs.is_none();
-        if let Some(adaptive) = adaptive {
-            adaptive.costs = costs.cloned().unwrap_or_else(Costs::without_drafts);
+        if let Some(adaptive) = settings.tree.auto_mut() {
+            costs.apply(adaptive, is_seeded);
         }
-        Self::with_settings(settings, lacks_costs, count)
+        Self::with_settings(settings, count)
     }
 
     /// Builds the same number of verifiers and trees for another prompt.
@@ -39,42 +33,26 @@ impl BuiltSpeculation {
     /// # Errors
     /// As for [`new`](Self::new).
     pub(super) fn for_another_prompt(&self) -> anyhow::Result<Self> {
-        Self::with_settings(self.settings.clone(), self.lacks_costs, self.built.len())
+        Self::with_settings(self.settings.clone(), self.built.len())
     }
 
-    fn with_settings(
-        settings: Speculation,
-        lacks_costs: bool,
-        count: usize,
-    ) -> anyhow::Result<Self> {
+    fn with_settings(settings: Speculation, count: usize) -> anyhow::Result<Self> {
         let built = (0..count).map(|_| settings.build().map(Some));
         let built = built.collect::<anyhow::Result<_>>()?;
-        Ok(Self { settings, built, lacks_costs })
+        Ok(Self { settings, built })
     }
 
     /// Takes the verifier and tree of this sequence.
     pub(super) fn take(&mut self, number: usize) -> Option<polydraft_engine::Speculation> {
         self.built.get_mut(number)?.take()
     }
-
-    /// Whether an adaptive tree must be replaced once the cost of steps is known.
-    pub(super) fn lacks_costs(&self) -> bool {
-        self.lacks_costs
-    }
-
-    /// Builds a verifier and adaptive tree with the measured cost of steps. The settings are valid,
-    /// so only unusable costs can fail; then nothing is drafted.
-    pub(super) fn with_costs(&self, costs: &Costs) -> Option<polydraft_engine::Speculation> {
-        let mut settings = self.settings.clone();
-        settings.tree.auto_mut()?.costs = costs.clone();
-        let built = settings.build();
-        built.inspect_err(|error| log::error!("cannot use the measured costs: {error:#}")).ok()
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use polydraft::Sampling;
+    use polydraft::policy::{Auto, Choices};
+    use polydraft_runtime::costs::StepCosts;
 
     use super::*;
 
@@ -85,25 +63,29 @@ mod tests {
 
     #[test]
     fn each_sequence_takes_its_own_once() {
-        let mut built = BuiltSpeculation::new(settings("token", "paths:1,4"), None, 2).unwrap();
+        let (costs, tree) = (SharedCosts::default(), settings("token", "paths:1,4"));
+        let mut built = BuiltSpeculation::new(tree, &costs, true, 2).unwrap();
         let mut others = built.for_another_prompt().unwrap();
         for built in [&mut built, &mut others] {
-            assert!(!built.lacks_costs());
             assert!(built.take(1).is_some() && built.take(0).is_some());
             assert!(built.take(0).is_none() && built.take(1).is_none() && built.take(2).is_none());
         }
-        assert!(BuiltSpeculation::new(settings("token", "3,2"), None, 1).is_err());
+        assert!(BuiltSpeculation::new(settings("token", "3,2"), &costs, true, 1).is_err());
     }
 
+    /// What is learned changes the costs of requests without a seed only.
     #[test]
-    fn adaptive_trees_wait_for_costs() {
-        let auto = || settings("token", "auto");
-        let costs = Costs::default();
-        assert!(!BuiltSpeculation::new(auto(), Some(&costs), 1).unwrap().lacks_costs());
-        let mut early = BuiltSpeculation::new(auto(), None, 1).unwrap();
-        assert!(early.lacks_costs() && early.for_another_prompt().unwrap().lacks_costs());
-        assert!(early.take(0).is_some() && early.with_costs(&costs).is_some());
-        let none = Costs { rejected: f64::NAN, ..Costs::default() };
-        assert!(early.with_costs(&none).is_none(), "no costs");
+    fn a_seed_keeps_the_costs_of_adaptive_trees() {
+        let mut auto = Auto::default();
+        let costs = SharedCosts::new(StepCosts::learning(auto.costs.clone()));
+        let mut costs_of = |is_seeded| {
+            costs.apply(&mut auto, is_seeded);
+            (auto.costs.clone(), auto.times_plain)
+        };
+        let (before, unseeded) = (costs_of(true), costs_of(false));
+        costs.learn(&Choices { steps: 9, verified: 100, rejected: 3, ..Choices::default() });
+        assert_eq!(costs_of(true), before);
+        assert_ne!(costs_of(false), unseeded);
+        assert!(!before.1 && unseeded.1);
     }
 }

@@ -8,11 +8,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use polydraft::policy::Costs;
 use polydraft::{DraftTree, NodeId, PolicyKind, Sampling, Token};
 use polydraft_engine::{
     Engine, Model, ModelDrafter, ModelInfo, Result, Sequence, Sequences, TableModel,
 };
 use polydraft_runtime::Speculation;
+use polydraft_runtime::costs::StepCosts;
 use polydraft_server::{Defaults, ServedModel, Server, ServerOptions};
 use polydraft_text::{ChatTemplate, Language, SpecialTokens, Tokenizer};
 use serde_json::Value;
@@ -310,7 +312,7 @@ fn start_server(
             sampling,
             each: Vec::new(),
         }),
-        costs: Default::default(),
+        costs: StepCosts::learning(Costs::default()),
         completions: defaults(16),
         chat: defaults(64),
         tokens: usize::MAX,

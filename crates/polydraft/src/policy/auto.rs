@@ -28,7 +28,7 @@
 //! Decisions are functions of the past, of the distributions on the way to a node, and of the
 //! node's distribution before anything is drawn from it, so every verifier that is exact for one
 //! path stays exact. Measured times change nothing within a sequence: they correct the costs of the
-//! next one ([`Costs::calibrate`]).
+//! next one without a seed ([`Costs::learn`]).
 //! Complexity: a few hundred operations per step. Deviations: none.
 
 mod acceptance;
@@ -54,6 +54,10 @@ pub struct Settings {
     pub depth: usize,
     /// Costs of steps, and the expected quality of the draft.
     pub costs: Costs,
+    /// Whether a sequence starts with a few plain steps, whose times the costs can be learned from
+    /// however short it is.
+    #[serde(skip)]
+    pub times_plain: bool,
 }
 
 /// Maximum number of drafted tokens.
@@ -73,14 +77,17 @@ const PROBING: f64 = 0.01;
 /// missed tokens makes probes ever more expensive: 0.02 less on average, in some combinations of
 /// model and output 0.1. With 2 the gain is 0.01 more, and the loss 0.01 where nothing pays.
 const FREE_LOSS: f64 = 1.0;
-/// Additional gain required of drafting, in plain steps: measured costs are noisy, and are not
-/// corrected while they are off by less than a twentieth. Estimated from costs, this loses nothing.
+/// Additional gain required of drafting, in plain steps: costs are estimated, or learned from
+/// noisy times. Estimated from costs, this loses nothing.
 const MARGIN: f64 = 0.03;
 /// Plain steps in a row where drafts pay. The first one is not counted as plain
 /// ([`MeasuredTimes`]).
 ///
 /// [`MeasuredTimes`]: super::MeasuredTimes
 const PLAIN_RUN: u32 = 3;
+/// Plain steps at the start of a sequence from which costs are learned; the first one is not
+/// counted.
+const FIRST_RUN: u32 = 5;
 /// Minimum fraction of its time that a plain step in place of drafting is assumed to lose, when
 /// scheduling plain steps: where drafts gain next to nothing, plain steps would otherwise be
 /// scheduled all the time.
@@ -88,7 +95,7 @@ const MIN_LOSS: f64 = 0.1;
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { depth: DEPTH, costs: Costs::default() }
+        Self { depth: DEPTH, costs: Costs::default(), times_plain: false }
     }
 }
 
@@ -149,12 +156,13 @@ struct Auto {
 }
 
 impl Auto {
-    fn new(Settings { depth, costs, .. }: Settings) -> Self {
+    fn new(Settings { depth, costs, times_plain }: Settings) -> Self {
         let acceptance = Acceptance::new(costs.rejected.min(INITIAL));
         let estimate = CostEstimate::new(costs);
         let roots = [INITIAL; ROOTS];
+        let due = if times_plain { FIRST_RUN } else { 0 };
         let mut new =
-            Self { settings_depth: depth, acceptance, estimate, roots, ..Self::default() };
+            Self { settings_depth: depth, acceptance, estimate, roots, due, ..Self::default() };
         new.plan_step();
         new
     }
@@ -276,6 +284,8 @@ impl Policy for Auto {
         for next in outcome.accepted.iter().copied().map(Some).chain([None]) {
             if let Some(probs) = draft.distribution(node) {
                 self.acceptance.observe(1.0 - probs.confidence(), next.is_none());
+                self.estimate.choices.verified += 1;
+                self.estimate.choices.rejected += u64::from(next.is_none());
             }
             node = next.unwrap_or(node);
         }
@@ -292,8 +302,8 @@ impl Policy for Auto {
 }
 
 impl Timed for Auto {
-    fn record_time(&mut self, seconds: f64) {
-        self.estimate.record_time(seconds);
+    fn record_time(&mut self, seconds: f64, draft_seconds: f64) {
+        self.estimate.record_time(seconds, draft_seconds);
     }
 
     fn choices(&self) -> &Choices {

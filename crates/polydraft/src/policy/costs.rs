@@ -1,8 +1,8 @@
-//! Costs of steps, the expected quality of the draft, and measured times that correct both.
+//! Costs of steps, and the expected quality of the draft.
 
 use serde::{Deserialize, Serialize};
 
-use super::StepContext;
+use super::{Learned, StepContext};
 use crate::{Error, Result};
 
 /// Seconds of the passes of target and draft on one machine. All other time of a step counts as
@@ -38,8 +38,8 @@ pub struct Costs {
     pub follows: bool,
     /// Prior rejection rate of drafted tokens for a new sequence; values above 0.5 count as 0.5.
     pub rejected: f64,
-    /// Measured times since these costs were measured or last corrected.
-    pub clock: MeasuredTimes,
+    /// Weight of what was learned from earlier sequences.
+    pub learned: Learned,
 }
 
 /// Measured times of steps with a batch of one sequence: `[0]` of plain steps, `[1]` of steps with
@@ -59,14 +59,7 @@ pub struct MeasuredTimes {
 
 /// Minimum number of plain steps of a sequence whose times are used: they measure the speed of the
 /// machine.
-const MIN_PLAIN_STEPS: u64 = 4;
-/// Minimum number of steps of both kinds for a correction: on a virtual machine the time of one
-/// step deviates by a sixth, the ratio over this many steps by 0.024.
-const MIN_STEPS: u64 = 100;
-/// Relative error of drafted steps that is not corrected: smaller errors are noise, and a seed
-/// should give the same output as long as costs are not wrong.
-const TOLERANCE: f64 = 0.05;
-
+pub(super) const MIN_PLAIN_STEPS: u64 = 4;
 impl MeasuredTimes {
     /// Measured seconds of plain steps relative to the costs; `None` with too few plain steps.
     pub fn slowdown(&self) -> Option<f64> {
@@ -85,7 +78,7 @@ impl Default for Costs {
             first: 0.0,
             follows: false,
             rejected: 0.5,
-            clock: MeasuredTimes::default(),
+            learned: Learned::default(),
         }
     }
 }
@@ -98,41 +91,6 @@ impl Costs {
         let target = Passes(vec![pass(1, 1.0), pass(32, 1.0)]);
         let draft = Passes(vec![pass(1, 0.02)]);
         Self { target, draft, rejected: 0.1, ..Self::default() }
-    }
-
-    /// Costs with which drafting never pays: used until costs are known.
-    pub fn without_drafts() -> Self {
-        let draft = Passes(vec![Pass { tokens: 1, seconds: 1e6, longer: 0.0 }]);
-        Self { draft, rejected: 1.0, ..Self::default() }
-    }
-
-    /// Adds the measured times of a sequence. If they disagree with the costs over many steps, the
-    /// costs of drafted steps are scaled to the measured ratio to plain steps of the same outputs.
-    /// Returns true if the costs were corrected.
-    pub fn calibrate(&mut self, measured: &MeasuredTimes) -> bool {
-        let Some(slowdown) = measured.slowdown() else { return false };
-        let MeasuredTimes { steps, clock, costs } = &mut self.clock;
-        for kind in [0, 1] {
-            steps[kind] += measured.steps[kind];
-            clock[kind] += measured.clock[kind] / slowdown;
-            costs[kind] += measured.costs[kind];
-        }
-        if steps[0].min(steps[1]) < MIN_STEPS {
-            return false;
-        }
-        let ratio = clock[1] / costs[1];
-        self.clock = MeasuredTimes::default();
-        let corrects = (ratio - 1.0).abs() > TOLERANCE;
-        if corrects {
-            let plain = self.target.0.first().map_or(0.0, |pass| pass.seconds);
-            for pass in self.target.0.iter_mut().skip(1).chain(&mut self.draft.0) {
-                (pass.seconds, pass.longer) = (ratio * pass.seconds, ratio * pass.longer);
-            }
-            // A pass over more tokens is never cheaper than over one.
-            self.target.0.iter_mut().for_each(|pass| pass.seconds = pass.seconds.max(plain));
-            self.first *= ratio;
-        }
-        corrects
     }
 
     pub(super) fn validate(&self) -> Result<()> {
@@ -224,34 +182,5 @@ mod tests {
         let json = serde_json::to_string(&costs).unwrap();
         assert_eq!(serde_json::from_str::<Costs>(&json).unwrap(), costs);
         assert!(costs.validate().is_ok());
-    }
-
-    /// Measured times of a sequence on a machine of half the speed, where drafted steps took
-    /// `ratio` times as long relative to plain steps as the costs predict.
-    fn measured(ratio: f64) -> MeasuredTimes {
-        MeasuredTimes { steps: [50; 2], clock: [64.0, 100.0 * ratio], costs: [32.0, 50.0] }
-    }
-
-    #[test]
-    fn corrects_costs_only_after_many_steps_that_disagree() {
-        let new = || Costs { first: 0.5, ..Costs::default() };
-        let mut costs = new();
-        assert!(!costs.calibrate(&measured(1.3)));
-        assert_eq!(costs.target, new().target);
-        assert!(costs.calibrate(&measured(1.3)));
-        near(costs.target.seconds(1, &context(0)), 1.0);
-        near(costs.target.seconds(8, &context(0)), 1.3 * 1.3);
-        near(costs.draft.seconds(1, &context(0)), 0.13);
-        near(costs.first, 0.65);
-        assert_eq!(costs.clock, MeasuredTimes::default());
-        // Noise, the machine's speed, and sequences without plain steps change nothing.
-        let mut costs = new();
-        for _ in 0..10 {
-            assert!(!costs.calibrate(&measured(1.04)));
-            assert!(!costs.calibrate(&MeasuredTimes { steps: [0, 99], ..measured(3.0) }));
-        }
-        // A pass over several tokens is never cheaper than one over a single token.
-        assert!(costs.calibrate(&measured(0.5)) || costs.calibrate(&measured(0.5)));
-        near(costs.target.seconds(2, &context(0)), 1.0);
     }
 }

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use super::{Costs, MeasuredTimes, StepContext};
+use super::learned::MAX_SAMPLES;
+use super::{Costs, MeasuredTimes, StepContext, StepSample};
 use crate::draft::Draft;
 use crate::verify::Outcome;
 
@@ -20,6 +21,15 @@ pub struct Choices {
     pub seconds: f64,
     /// Measured times.
     pub clock: MeasuredTimes,
+    /// Measured times of single steps, from which costs are learned ([`Costs::learn`]).
+    #[serde(skip)]
+    pub samples: Vec<StepSample>,
+    /// Number of verified drafted tokens.
+    #[serde(skip)]
+    pub verified: u64,
+    /// Number of rejected ones among them.
+    #[serde(skip)]
+    pub rejected: u64,
 }
 
 impl Choices {
@@ -33,6 +43,15 @@ impl Choices {
     pub fn measured_plain_seconds(&self) -> Option<f64> {
         Some(self.clock.slowdown()? * self.plain_seconds)
     }
+}
+
+/// A step, with the seconds of its passes estimated from the costs.
+#[derive(Debug, Clone, Default)]
+struct LastStep {
+    /// Tokens that the target scored.
+    scored: usize,
+    target: f64,
+    draft: f64,
 }
 
 /// Times of the steps of a sequence, estimated from the costs.
@@ -64,8 +83,8 @@ pub struct CostEstimate {
     pub context: StepContext,
     /// Tokens decided since the last draft pass.
     unread: usize,
-    /// Tokens that the last step scored, and its seconds estimated from the costs.
-    last: (usize, f64),
+    /// The last step.
+    last: LastStep,
     /// True if the step before the last one was plain.
     follows_plain: bool,
     /// Totals over the steps so far.
@@ -102,9 +121,10 @@ impl CostEstimate {
             self.first_draft_seconds(true)
                 + rest.iter().map(|&nodes| self.draft_seconds(nodes)).sum::<f64>()
         });
-        let seconds = drafted + self.target_seconds(scored);
-        self.follows_plain = self.last.0 == 1;
-        self.last = (scored, seconds);
+        let target = self.target_seconds(scored);
+        let seconds = drafted + target;
+        self.follows_plain = self.last.scored == 1;
+        self.last = LastStep { scored, target, draft: drafted };
         self.choices.steps += 1;
         self.choices.plain += u64::from(draft.pass_sizes().is_empty());
         self.choices.plain_seconds += emitted as f64 * self.target_seconds(1);
@@ -115,18 +135,25 @@ impl CostEstimate {
 
     /// True if the last step measures plain decoding: a plain step after another plain step.
     pub fn is_plain(&self) -> bool {
-        self.follows_plain && self.last.0 == 1
+        self.follows_plain && self.last.scored == 1
     }
 
-    /// Records the measured seconds of the last step.
-    pub fn record_time(&mut self, seconds: f64) {
-        let (scored, costs) = self.last;
+    /// Records the measured seconds of the last step, and those of the draft's part of it.
+    pub fn record_time(&mut self, seconds: f64, draft_seconds: f64) {
+        let LastStep { scored, target, draft } = self.last;
         // In a larger batch the time cannot be attributed to one sequence.
         if self.context.batch_size <= 1 && (scored > 1 || self.is_plain()) {
             let (clock, kind) = (&mut self.choices.clock, usize::from(scored > 1));
             clock.steps[kind] += 1;
             clock.clock[kind] += seconds;
-            clock.costs[kind] += costs;
+            clock.costs[kind] += target + draft;
+            if self.choices.samples.len() < MAX_SAMPLES && target > 0.0 {
+                self.choices.samples.push(StepSample {
+                    tokens: scored,
+                    target: (seconds - draft_seconds) / target,
+                    draft: (draft > 0.0).then(|| draft_seconds / draft),
+                });
+            }
         }
     }
 }

@@ -161,10 +161,10 @@ pub fn run(args: Args) -> Result<()> {
 
 /// Passes the costs of forward passes to adaptive trees. Returns the costs if they are needed.
 fn settle_costs(args: &Args, models: &mut Models, ways: &mut [Way]) -> Result<Option<Costs>> {
-    let (file, options) = (args.costs.as_deref(), args.models.options());
+    let file = args.costs.as_deref();
     for way in ways.iter_mut() {
         if let Some(speculation) = &mut way.speculation {
-            crate::costs::settle(file, &options, models, &way.sampling, speculation)?;
+            crate::costs::settle(file, models, &way.sampling, speculation)?;
         }
     }
     let speculates = ways.iter().find_map(|way| way.speculation.clone());
@@ -173,7 +173,7 @@ fn settle_costs(args: &Args, models: &mut Models, ways: &mut [Way]) -> Result<Op
         return Ok(None);
     };
     let Speculation { sampling, verifier, .. } = &speculation;
-    costs::find_or_measure(file, &options, models, [sampling; 2], verifier, &Terminal).map(Some)
+    costs::read_or_measure(file, models, [sampling; 2], verifier, &Terminal).map(Some)
 }
 
 /// Times all methods, prompt by prompt, for `rounds` rounds of sequences with `max_tokens` tokens.

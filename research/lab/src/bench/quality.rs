@@ -145,7 +145,7 @@ pub fn run(args: Args) -> Result<()> {
         let sampling = args.cut.at(temperature)?;
         let mut speculation = Speculation { sampling, ..speculation.clone() };
         let costs = requested.costs.as_deref();
-        crate::costs::settle(costs, &options, &mut models, &sampling, &mut speculation)?;
+        crate::costs::settle(costs, &mut models, &sampling, &mut speculation)?;
         let mut outputs = Outputs::default();
         for tried in &mut tried {
             let right = plan.outputs(&mut models, tried, &speculation, &mut outputs, &bar)?;

@@ -65,8 +65,8 @@ def generate(
         verifier: one of `polydraft.VERIFIERS`, exact for the tree (`Unsupported` lists the trees it supports); or `none` for
             plain decoding without a draft.
         tree: any form of `polydraft.TREES` except `distinct`, which needs several drafts; it is drawn with the scheme that the
-            verifier needs. Default in the host's loop: `auto`, one path whose depth follows from step costs, measured once for
-            a pair of models in a process; on the device one path of four tokens.
+            verifier needs. Default in the host's loop: `auto`, one path whose depth follows from step costs, estimated from the
+            sizes of the models; on the device one path of four tokens.
         acceptance: measured acceptance rates for `tree="sequoia:N"`, as numbers or a file (`polydraft.Tree`).
         paths, depth: in place of a tree, the number of independent paths and their length in tokens.
         draft_sampling: sampling of drafts from the draft's logits, after the same logits processors as the target's (default:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from transformers import PreTrainedModel
 
 from .._native import Draft, Outcome, Rng, Sampling, Tree, Verifier, _Ngrams
-from .costs import CHAINS, Measurement
+from .costs import estimated
 from .distributions import fitted, processed
 from .scoring import Rows, Trees, scorer
-
-# Maximum length of the measured sequence, and of the tokens that measured steps add to it.
-_MEASURED, _ADDED = 128, 3 * sum(1 + chain for chain in CHAINS)
 
 
 class ModelDraft:
@@ -103,7 +97,7 @@ class Loop:
 
     def run(self, sequence: torch.Tensor, real: list[int], rng: Rng, cache: Any) -> torch.Tensor:
         """Continues one sequence, `[1, length]`; `real` are its tokens without padding."""
-        self._add_costs(sequence, real)
+        self._add_costs()
         tree = self._tree()
         active = ActiveSequence(self, sequence, real, cache)
         most = getattr(self.criteria, "max_length", None)
@@ -111,7 +105,7 @@ class Loop:
             # A step emits one token after the last accepted one.
             depth = None if most is None else max(most - active.tokens.shape[1] - 1, 0)
             depth = 0 if self.is_plain else depth
-            draft, outcome, _ = self._step(active, tree, rng, depth)
+            draft, outcome = self._step(active, tree, rng, depth)
             self.target_calls += 1
             self.drafted += len(draft) - 1
             self.accepted += len(outcome.accepted)
@@ -124,19 +118,18 @@ class Loop:
                     return active.tokens
             self._commit(active, draft, outcome)
 
-    def _step(self, active: ActiveSequence, tree: Tree, rng: Rng, depth: int | None) -> tuple[Draft, Outcome, float]:
-        """Runs one step. Returns the draft, the outcome, and the seconds spent drafting."""
-        sequence, began = active.tokens, time.perf_counter()
+    def _step(self, active: ActiveSequence, tree: Tree, rng: Rng, depth: int | None) -> tuple[Draft, Outcome]:
+        """Runs one step. Returns the draft and the outcome."""
+        sequence = active.tokens
         draft = Draft(tree, root=int(sequence[0, -1]), depth=depth)
         while nodes := draft.frontier():
             active.drafter.grow(draft, nodes, sequence, rng)
             self.draft_calls += 1
-        drafted = time.perf_counter() - began
         every = range(len(draft))
         logits = processed(self.processors, sequence, draft, every, active.target.logits(draft, every))
         outcome = self.verifier.verify(draft, logits, rng, self.sampling)
         tree.observe(draft, outcome)
-        return draft, outcome, drafted
+        return draft, outcome
 
     def _commit(self, active: ActiveSequence, draft: Draft, outcome: Outcome) -> None:
         active.target.commit(draft, outcome)
@@ -151,52 +144,15 @@ class Loop:
             return Tree("paths:1,1")
         return Tree(self.requested_tree, verifier=self.verifier, acceptance=self.acceptance)
 
-    def _add_costs(self, sequence: torch.Tensor, real: list[int]) -> None:
-        """Adds measured step costs to the tree if it is adaptive."""
+    def _add_costs(self) -> None:
+        """Adds estimated step costs to the tree if it is adaptive."""
         name, _, depth = self.requested_tree.partition(":") if isinstance(self.requested_tree, str) else ("", "", "")
-        models = [self.model, *([] if self.drafting is None else [self.drafting])]
-        available = min(_positions(model) for model in models) - _ADDED
-        # No measurement where the models have too few positions for it.
-        if name != "auto" or available < _ADDED:
-            return
-        of_draft = _costs.setdefault(self.model, WeakKeyDictionary()).setdefault(models[-1], {})
-        how = [(model.dtype, model.device, getattr(model.config, "_attn_implementation", None)) for model in models]
-        kinds = tuple(type(processor).__name__ for processor in self.processors or ())
-        key = (self.drafting is None, self.verifier.name, self.sampling.temperature == 0, kinds, *how)
-        if key not in of_draft:
-            of_draft[key] = self._measured(sequence, real[-min(_MEASURED, available) :])
-        self.requested_tree = {"tree": "auto", **({"depth": int(depth)} if depth else {}), "costs": of_draft[key]}
-
-    def _measured(self, sequence: torch.Tensor, real: list[int]) -> dict:
-        """Measures the costs of steps after this sequence. Leaves the sequence and the counts unchanged."""
-        counts = self.draft_calls
-        rng, measurement = Rng(0), Measurement()
-        while measurement.goes_on():
-            active = ActiveSequence(self, sequence.new_tensor([real]), real)
-            for kind, chain in enumerate(CHAINS):
-                measurement.note(kind, partial(self._timed, active, chain, rng))
-        self.draft_calls = counts
-        return measurement.costs()
-
-    def _timed(self, active: ActiveSequence, chain: int, rng: Rng) -> tuple[float, float, int]:
-        """Runs a step with a chain of `chain` tokens. Returns the draft's seconds, all other seconds, and the accepted tokens."""
-        began = time.perf_counter()
-        draft, outcome, drafted = self._step(active, Tree(f"paths:1,{max(chain, 1)}"), rng, chain)
-        active.tokens = torch.cat([active.tokens, active.tokens.new_tensor([outcome.tokens])], dim=-1)
-        self._commit(active, draft, outcome)
-        return drafted, time.perf_counter() - began - drafted, len(outcome.accepted)
+        if name == "auto":
+            costs = estimated(self.model, self.drafting)
+            self.requested_tree = {"tree": "auto", **({"depth": int(depth)} if depth else {}), "costs": costs}
 
     def statistics(self) -> dict[str, Any]:
         """Returns the counts over all sequences."""
         names = ("tokens", "target_calls", "draft_calls", "drafted", "accepted")
         counts = {name: getattr(self, name) for name in names}
         return counts | {"block_efficiency": self.tokens / max(self.target_calls, 1), "tree": self.requested_tree}
-
-
-def _positions(model: PreTrainedModel) -> int:
-    """Returns the number of positions that a model supports."""
-    return getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None) or 2**31
-
-
-# Costs by target and draft model; for n-grams the target is also the second key.
-_costs: WeakKeyDictionary[PreTrainedModel, WeakKeyDictionary[PreTrainedModel, dict]] = WeakKeyDictionary()

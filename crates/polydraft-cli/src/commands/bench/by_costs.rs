@@ -55,10 +55,10 @@ impl Policy for ByCosts {
 }
 
 impl Timed for ByCosts {
-    fn record_time(&mut self, seconds: f64) {
-        self.estimate.record_time(seconds);
+    fn record_time(&mut self, seconds: f64, draft_seconds: f64) {
+        self.estimate.record_time(seconds, draft_seconds);
         if let Some(policy) = self.policy.timed_mut() {
-            policy.record_time(seconds);
+            policy.record_time(seconds, draft_seconds);
         }
     }
 

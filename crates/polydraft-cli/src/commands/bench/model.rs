@@ -26,7 +26,8 @@ use polydraft_runtime::{model_files, threads};
 ///
 /// Loading is compared with reading the file, decoding with reading the memory, and a pass over
 /// several tokens with a pass over one. Before that, the scores of a tree are checked to equal the
-/// scores of its tokens one by one.
+/// scores of its tokens one by one. The costs of a MODEL's passes are stored: --tree auto chooses
+/// draft lengths by them from then on, also with a seed.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Model [default: one with random weights, made in a temporary folder].
@@ -258,6 +259,13 @@ fn measure(
         passes.push((nodes, seconds));
     }
     let one = passes[0].1;
+    if args.model.is_some() {
+        let mut stored = passes.clone();
+        stored.sort_by_key(|(nodes, _)| *nodes);
+        stored.dedup_by_key(|(nodes, _)| *nodes);
+        // A cache that cannot be written keeps the estimated costs.
+        let _ = polydraft_runtime::costs::store_passes(directory, precision, &stored);
+    }
     let sequences =
         batches::measure(&mut model, &args.sequences, context, args.passes, check_interrupt)?;
     let bytes_per_second = model.bytes_per_pass() as f64 / one;

@@ -122,9 +122,8 @@ pub fn run(args: Args) -> Result<()> {
         generations: Vec::new(),
     }];
     let verifier = "nested-priority".parse()?;
-    let costs = costs::find_or_measure(
+    let costs = costs::read_or_measure(
         args.costs.as_deref(),
-        &args.models.options(),
         &mut models,
         [&sampling; 2],
         &verifier,

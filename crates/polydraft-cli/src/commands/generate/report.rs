@@ -109,19 +109,8 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Whether the output is the first one of these models on this machine: its steps are interleaved
-/// with measurements of costs.
-#[derive(Debug, Clone, Copy)]
-pub struct FirstOutput(pub bool);
-
 /// Prints the summary: one line, and details with --verbose.
-pub fn summary(
-    generation: &Generation,
-    seed: u64,
-    FirstOutput(is_first): FirstOutput,
-    show_drafts: bool,
-    draft: Option<&str>,
-) {
+pub fn summary(generation: &Generation, seed: u64, show_drafts: bool, draft: Option<&str>) {
     let s: &Statistics = &generation.statistics;
     let end = match generation.finish {
         Finish::End | Finish::MaxTokens => "",
@@ -134,12 +123,7 @@ pub fn summary(
         note(legend());
     }
     let seconds = s.total_time.as_secs_f64();
-    // Measurements between the steps slow the first output down.
-    let faster = match measured_speedup(s).filter(|_| !is_first) {
-        Some(times) => format!(", {times:.2}× plain"),
-        None if is_first => ", measuring costs at the same time".to_owned(),
-        None => String::new(),
-    };
+    let faster = measured_speedup(s).map_or(String::new(), |times| format!(", {times:.2}× plain"));
     note(format_args!(
         "{} tokens, {:.0} tokens/s{faster}, seed {seed}{end}",
         s.tokens,

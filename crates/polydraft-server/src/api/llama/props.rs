@@ -18,7 +18,7 @@ pub async fn props(State(models): State<Arc<Models>>) -> Result<Json<Value>, Pro
     let file_name =
         path.file_name().filter(|_| path.extension().is_some_and(|kind| kind == "gguf"));
     let file_name = file_name.map_or_else(|| model.name().into(), std::ffi::OsStr::to_string_lossy);
-    let sampling = model.chat.sampling.target();
+    let sampling = model.chat.sampling_for(false).target();
     let params = json!({ "temperature": sampling.temperature, "top_k": sampling.top_k.unwrap_or(0),
         "top_p": sampling.top_p, "min_p": sampling.min_p, "n_predict": model.chat.max_tokens,
         // -1, as in llama.cpp, is a new seed for each request.

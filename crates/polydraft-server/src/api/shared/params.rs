@@ -225,15 +225,17 @@ impl Common {
                     .with_code("unsupported_parameter"));
             }
         }
-        let sampling = self.sampling(defaults.sampling.target())?;
+        let default_sampling = defaults.sampling_for(self.gives_sampling());
+        let sampling = self.sampling(default_sampling.target())?;
         sampling.validate()?;
         let settings = speculation::resolve(
             model,
             self.speculation.as_ref(),
-            defaults.sampling.draft_with_target(sampling),
+            default_sampling.draft_with_target(sampling),
         )?;
         let count = check_range("n", self.n.unwrap_or(1), 1, model.limits.sequences)?;
-        let speculation = settings.map(|settings| speculation::build(model, settings, count));
+        let speculation = settings
+            .map(|settings| speculation::build(model, settings, self.seed.is_some(), count));
         let stop = self.stop.clone().map_or_else(|| defaults.stop.clone(), OneOrMany::into_vec);
         check_range("stop", stop.len(), 0, MAX_STOPS)?;
         if let Some(invalid) =
@@ -347,6 +349,14 @@ impl Common {
         };
         // The prompt is set later.
         Ok(Some(RepetitionPenalty { penalty, prompt: [].into(), last }))
+    }
+
+    /// Whether the request gives a sampling setting.
+    fn gives_sampling(&self) -> bool {
+        self.temperature.is_some()
+            || self.top_k.is_some()
+            || self.top_p.is_some()
+            || self.min_p.is_some()
     }
 
     fn sampling(&self, default: Sampling) -> Result<Sampling, Problem> {

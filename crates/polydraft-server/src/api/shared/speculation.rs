@@ -112,10 +112,11 @@ pub fn resolve(
 pub fn build(
     model: &LoadedModel,
     settings: Speculation,
+    is_seeded: bool,
     count: usize,
 ) -> Result<BuiltSpeculation, Problem> {
     let (verifier, tree) = (settings.verifier.clone(), settings.tree.clone());
-    model.engine.build(settings, count).map_err(|error| {
+    model.engine.build(settings, is_seeded, count).map_err(|error| {
         let error = explain_incompatible(&verifier, &tree, error);
         Problem::invalid(explain(&error, field)).with_param("speculation")
     })

@@ -21,7 +21,7 @@ fn flat(draft: f64) -> Costs {
 }
 
 fn auto(depth: usize, costs: Costs) -> Auto {
-    Auto::new(Settings { depth, costs })
+    Auto::new(Settings { depth, costs, times_plain: false })
 }
 
 /// Runs `steps` steps on distributions over two tokens, each from the same context. Returns the
@@ -40,7 +40,7 @@ fn run_steps(
         let outcome =
             verifier.verify(&draft, &distributions, rng as &mut dyn RandomSource).unwrap();
         policy.observe(&draft, &outcome);
-        policy.record_time(rng.random());
+        policy.record_time(rng.random(), rng.random());
         drafted += draft.tree().len() - 1;
     }
     drafted
@@ -286,7 +286,7 @@ fn measures_plain_and_drafted_steps_without_changing_drafts() {
             let distributions = NodeTargets::new(draft.tree(), &probs);
             let outcome = verifier.verify(&draft, &distributions, &mut rng).unwrap();
             policy.observe(&draft, &outcome);
-            policy.record_time(if draft.tree().len() > 1 { drafted_seconds } else { 1.0 });
+            policy.record_time(if draft.tree().len() > 1 { drafted_seconds } else { 1.0 }, 0.0);
             drafts.push(draft.tree().len());
         }
         (drafts, policy.estimate.choices.clone())
