@@ -14,7 +14,7 @@ use crate::drafts::{DraftArgument, drafter, path_of, table};
 use crate::errors::{Failure, Result, lock};
 use crate::models::{Copies, DraftTokens, Drafts, Facts, Language, Options};
 use crate::names::{NONE, Named};
-use crate::session::{self, PyGeneration, PySession};
+use crate::session::{self, Learn, PyGeneration, PySession};
 use crate::threads::work;
 use crate::tree::{self, Beside};
 use crate::{arrays, models, random, verify};
@@ -442,7 +442,12 @@ impl PyEngine {
         if is_seeded {
             session.ignore_batch_size();
         }
-        Ok(PySession::new(slf.clone().unbind(), engine.engine.clone(), session, lesson))
+        let owner = slf.clone().unbind();
+        let learn = lesson.map(|lesson| -> Learn {
+            let engine = owner.clone_ref(py);
+            Box::new(move |choices| engine.get().learn(&lesson, choices))
+        });
+        Ok(PySession::new(owner.into_any(), engine.engine.clone(), session, learn))
     }
 
     /// Decodes one sequence from beginning to end; arguments are those of `session`.

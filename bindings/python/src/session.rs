@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use polydraft::Token;
+use polydraft::policy::Choices;
 use polydraft_engine::{Engine, Generation, Origin, Session, Statistics};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::engine::{Lesson, PyEngine};
 use crate::errors::{Failure, Result, lock};
 use crate::threads::work;
 
@@ -23,12 +23,12 @@ use crate::threads::work;
 pub struct PySession {
     /// The engine that it was begun with, as Python has it.
     #[pyo3(get, name = "engine")]
-    owner: Py<PyEngine>,
+    owner: Py<PyAny>,
     pub engine: Arc<Mutex<Engine>>,
     /// Until it is closed. Locked for as long as a step takes.
     session: Mutex<Option<Session<'static>>>,
     /// What is learned from the sequence, if anything.
-    lesson: Option<Lesson>,
+    lesson: Option<Learn>,
     /// Never locked for long: who asks need not wait for a step, and may keep the interpreter.
     snapshot: Mutex<Snapshot>,
 }
@@ -96,12 +96,15 @@ pub fn step(engine: &mut Engine, sessions: &[&PySession]) -> Result<()> {
     stepped
 }
 
+/// Learns the costs of steps from a finished sequence.
+pub type Learn = Box<dyn Fn(&Choices) + Send + Sync>;
+
 impl PySession {
     pub fn new(
-        owner: Py<PyEngine>,
+        owner: Py<PyAny>,
         engine: Arc<Mutex<Engine>>,
         session: Session<'static>,
-        lesson: Option<Lesson>,
+        lesson: Option<Learn>,
     ) -> Self {
         let finish = session.finish().map(name_of_finish);
         let snapshot = Snapshot { finish, is_done: session.is_done(), ..Snapshot::default() };
@@ -203,8 +206,8 @@ impl PySession {
                 session.stop();
                 let generation = engine.close(session)?;
                 let choices = generation.statistics.choices.as_ref();
-                if let (Some(lesson), Some(choices)) = (&self.lesson, choices) {
-                    self.owner.get().learn(lesson, choices);
+                if let (Some(learn), Some(choices)) = (&self.lesson, choices) {
+                    learn(choices);
                 }
                 let mut snapshot = lock(&self.snapshot);
                 snapshot.finish = Some(name_of_finish(generation.finish));

@@ -8,7 +8,9 @@ mod arguments;
 mod derive;
 mod filters;
 mod formats;
+mod functions;
 mod ids;
+mod insertions;
 mod json;
 mod limits;
 mod measured;
@@ -382,7 +384,7 @@ fn environment(text: &str) -> std::result::Result<Environment<'static>, minijinj
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_fuel(Some(scan::check(text)?));
-    limits::install(&mut environment);
+    functions::install(&mut environment);
     filters::install(&mut environment);
     value_tests::install(&mut environment);
     environment.add_function(

@@ -33,13 +33,12 @@ use crate::{Distribution, Error, Result, VerifierKind};
 
 pub use auto::Settings as Auto;
 pub use budget::Settings as Budget;
-pub use costs::{Costs, MeasuredTimes, Pass, Passes};
+pub use costs::{Costs, Learned, MeasuredTimes, Pass, Passes};
 pub use delayed::Settings as Delayed;
 pub use distinct::Settings as Distinct;
-pub use estimate::{Choices, CostEstimate};
+pub use estimate::{Choices, CostEstimate, StepSample};
 pub use estimated::{DraftShape, PassShape};
 pub use fixed::Settings as Fixed;
-pub use learned::{Learned, StepSample};
 pub use levels::Settings as Levels;
 pub use name::{DEFAULT_DEPTH, TreeChoice, TreeName};
 pub use paths::Settings as Paths;

@@ -12,6 +12,7 @@ pub mod messages;
 pub mod models;
 pub mod params;
 pub mod read;
+pub mod reader;
 pub mod rest;
 pub mod sequence;
 pub mod speculation;

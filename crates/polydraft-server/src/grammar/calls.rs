@@ -1,11 +1,11 @@
 //! Tool calls as a grammar, in the format in which the model writes them.
 
 use polydraft_text::{ArgumentForm, CallForm, Piece, ReasoningForm};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::marks::{Marks, escape_regex};
 use super::parameters::Parameters;
-use super::schema::rewrite;
+use super::schema::json_of;
 
 /// The calls that are allowed, and their form.
 pub struct CallGrammar<'a> {
@@ -128,17 +128,4 @@ impl CallGrammar<'_> {
         }
         if terms.is_empty() { "\"\"".to_owned() } else { terms.join(" ") }
     }
-}
-
-/// Schema for the library, with JSON's spaces as models write them.
-pub(super) fn json_of(schema: &Value) -> Result<Value, String> {
-    let mut schema = match rewrite(schema.clone())? {
-        Value::Bool(true) => json!({}),
-        schema => schema,
-    };
-    if schema.is_object() {
-        schema["x-guidance"] = json!({ "whitespace_flexible": false, "item_separator": ", ",
-            "key_separator": ": " });
-    }
-    Ok(schema)
 }

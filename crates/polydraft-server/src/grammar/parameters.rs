@@ -14,9 +14,9 @@ use std::fmt::Write;
 use polydraft_text::{Kind, Nested, ParameterForm, Piece, ValueForm, allowed_kinds};
 use serde_json::{Map, Value, json};
 
-use super::calls::json_of;
 use super::marks::{Marks, escape_regex};
 use super::patterns::{contained_pattern, format_pattern};
+use super::schema::json_of;
 
 /// Maximum number of rules of a tool: schemas may refer to themselves.
 const MAX_RULES: usize = 2000;

@@ -60,6 +60,19 @@ pub fn rewrite(schema: Value) -> Result<Value, String> {
     walk(schema, &root, &mut String::from("#"))
 }
 
+/// Schema for the library, with JSON's spaces as models write them.
+pub(super) fn json_of(schema: &Value) -> Result<Value, String> {
+    let mut schema = match rewrite(schema.clone())? {
+        Value::Bool(true) => json!({}),
+        schema => schema,
+    };
+    if schema.is_object() {
+        schema["x-guidance"] = json!({ "whitespace_flexible": false, "item_separator": ", ",
+            "key_separator": ": " });
+    }
+    Ok(schema)
+}
+
 /// Calls `work` with a segment appended to the path.
 fn with_path_segment<T>(
     path: &mut String,

@@ -8,6 +8,7 @@
 //! Complexity: some twenty renderings, once per template.
 
 mod calls;
+mod outputs;
 mod parameters;
 mod reasoning;
 mod segments;

@@ -6,12 +6,8 @@ use std::cell::Cell;
 use std::io;
 use std::time::{Duration, Instant};
 
-use minijinja::value::{Kwargs, Rest, Value, ValueKind, ValueOrKwargs};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, functions};
-
-use minijinja_contrib::globals;
-
-use super::{filters, measured, methods, python};
+use minijinja::value::{Value, ValueKind};
+use minijinja::{Error, ErrorKind};
 
 /// Output limit of a run in bytes, in addition to 16 times the size of the messages.
 const OUTPUT_LIMIT: usize = 4 << 20;
@@ -46,7 +42,7 @@ thread_local! {
 }
 
 /// Fails after the deadline.
-fn check_deadline() -> Result<(), Error> {
+pub(super) fn check_deadline() -> Result<(), Error> {
     match DEADLINE.get() {
         Some(deadline) if Instant::now() > deadline => {
             Err(refused(format!("the template takes more than {} seconds", TIME_LIMIT.as_secs())))
@@ -57,7 +53,7 @@ fn check_deadline() -> Result<(), Error> {
 
 /// Evaluates a lazy sum of lists: the engine keeps sums of sums unevaluated, and a sum of 2^n empty
 /// lists has no items that could be counted.
-fn flattened(value: Value) -> Result<Value, Error> {
+pub(super) fn flattened(value: Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::Iterable => Ok(Value::from(value.try_iter()?.collect::<Vec<_>>())),
         _ => Ok(value),
@@ -66,7 +62,7 @@ fn flattened(value: Value) -> Result<Value, Error> {
 
 /// Evaluates a lazy list that is assigned to a variable, so that lists do not refer to unevaluated
 /// lists.
-fn assigned(value: Value) -> Result<Value, Error> {
+pub(super) fn assigned(value: Value) -> Result<Value, Error> {
     if value.kind() != ValueKind::Iterable {
         return Ok(value);
     }
@@ -77,13 +73,13 @@ fn assigned(value: Value) -> Result<Value, Error> {
 }
 
 /// Checks and evaluates the input of a filter, or a value that is stored in another.
-fn stored(value: Value) -> Result<Value, Error> {
+pub(super) fn stored(value: Value) -> Result<Value, Error> {
     charge_filter_input(&value)?;
     flattened(value)
 }
 
 /// Fails for a value that holds others: where it is stored, their depth would not be limited.
-fn check_flat(value: &Value) -> Result<(), Error> {
+pub(super) fn check_flat(value: &Value) -> Result<(), Error> {
     match value.as_object() {
         Some(_) => Err(refused(format!("expected text or a number, got {}", value.kind()))),
         None => Ok(()),
@@ -110,7 +106,7 @@ pub(super) fn charge_filter_input(value: &Value) -> Result<(), Error> {
 }
 
 /// Returns the size of a value as text, in bytes; visited values are charged as work.
-fn text_size(value: &Value, depth: usize) -> Result<usize, Error> {
+pub(super) fn text_size(value: &Value, depth: usize) -> Result<usize, Error> {
     charge_work(1)?;
     if depth > MAX_VALUE_DEPTH {
         return Err(refused(format!("expected at most {MAX_VALUE_DEPTH} nested lists, got more")));
@@ -192,7 +188,7 @@ impl io::Write for Bounded {
 }
 
 /// Charges an operand of a product.
-fn factor(value: Value) -> Result<Value, Error> {
+pub(super) fn factor(value: Value) -> Result<Value, Error> {
     let (mut large, mut text) = FACTORS.get();
     match value.kind() {
         ValueKind::Number => large |= value.as_usize().is_some_and(|n| n > MAX_REPEAT),
@@ -208,97 +204,6 @@ fn factor(value: Value) -> Result<Value, Error> {
         )));
     }
     flattened(value)
-}
-
-/// Replaces or wraps filters, methods and functions whose output may be much larger than their
-/// input.
-pub(super) fn install(environment: &mut Environment) {
-    environment.set_formatter(|out: &mut Output, state: &mut State, value: &Value| {
-        // Also charges captured output, which does not reach the writer.
-        charge_output(text_size(value, 0)?)?;
-        match state.auto_escape() {
-            AutoEscape::None => Ok(out.write_str(&python::text(value))?),
-            _ => minijinja::escape_formatter(out, state, value),
-        }
-    });
-    environment.add_filter(measured::JOINED, |value: Value| {
-        charge_output(text_size(&value, 0)?)?;
-        Ok::<_, Error>(if value.as_str().is_some() { value } else { python::text(&value).into() })
-    });
-    environment.add_filter(measured::ESCAPED, |value: Value| {
-        charge_output(text_size(&value, 0)?)?;
-        let value = if value.as_str().is_some() { filters::escape(&value) } else { value };
-        charge_output(text_size(&value, 0)?)?;
-        Ok::<_, Error>(value)
-    });
-    environment.add_filter(measured::ITERATED, |value: Value| match value.is_none() {
-        true => Err(refused("none is not iterable".to_owned())),
-        false => Ok(value),
-    });
-    environment.add_filter(measured::SPENT, |value: Value| {
-        charge_output(text_size(&value, 0)?)?;
-        flattened(value)
-    });
-    environment.add_function(measured::TICK, || check_deadline().map(|()| false));
-    environment.add_function("cycler", |items: Rest<Value>| {
-        items.iter().try_for_each(check_flat)?;
-        globals::cycler(items.0)
-    });
-    environment.add_function("joiner", |separator: Option<Value>| {
-        separator.iter().try_for_each(check_flat)?;
-        Ok::<_, Error>(globals::joiner(separator))
-    });
-    environment.remove_global("debug");
-    for name in [measured::INPUT, measured::BUILT, measured::STORED] {
-        environment.add_filter(name, stored);
-    }
-    environment.add_filter(measured::TIMED, |value: Value| check_deadline().map(|()| value));
-    environment.add_filter(measured::ASSIGNED, assigned);
-    environment.add_function("dict", |value: Option<Value>, parts: Kwargs| {
-        // Lists of pairs are maps too.
-        let value = match value {
-            Some(pairs) if matches!(pairs.kind(), ValueKind::Seq | ValueKind::Iterable) => {
-                Some(methods::from_pairs(&pairs)?)
-            }
-            value => value,
-        };
-        stored(functions::dict(value, parts)?)
-    });
-    environment.add_function("namespace", |parts: Option<ValueOrKwargs>| {
-        let names = parts.as_deref().map(Value::try_iter).transpose()?.into_iter().flatten();
-        if let Some(name) = names.into_iter().find(|name| python::text(name).starts_with('_')) {
-            return Err(refused(format!("namespace: a name that starts with _: {name}")));
-        }
-        stored(functions::namespace(parts)?)
-    });
-    environment.add_filter(measured::FACTOR, factor);
-    // Python repeats a string less than zero times as zero times.
-    environment.add_filter(measured::COUNT, |value: Value| {
-        let value = factor(value)?;
-        Ok::<_, Error>(if value.as_i64().is_some_and(|n| n < 0) { 0.into() } else { value })
-    });
-    environment.set_unknown_method_callback(|state, value, method, args| {
-        charge_filter_input(value)?;
-        args.iter().try_for_each(charge_filter_input)?;
-        match methods::call(value, method, args)? {
-            Some(result) => Ok(result),
-            None => {
-                minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
-            }
-        }
-    });
-    // The originals remain under names that no template can contain.
-    environment.add_filter("library's batch", minijinja::filters::batch);
-    environment.add_filter("library's slice", minijinja::filters::slice);
-    for (name, original) in [("batch", "library's batch"), ("slice", "library's slice")] {
-        environment.add_filter(name, move |state: &mut State, args: Rest<ValueOrKwargs>| {
-            let args = args.into_values();
-            // Number of lists, or number of items of the last list.
-            let items = args.get(1).and_then(Value::as_usize).unwrap_or(0);
-            charge_output(items.saturating_mul(32))?;
-            state.apply_filter(original, &args)
-        });
-    }
 }
 
 pub(super) fn check_width(width: usize) -> Result<(), Error> {

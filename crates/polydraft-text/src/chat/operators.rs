@@ -13,7 +13,7 @@
 //! 4. A sum with a text that is marked as safe escapes its other operands.
 //! 5. A loop over `none` fails.
 
-use super::measured::{Insertion, outermost};
+use super::insertions::{Insertion, outermost};
 use super::tokens::{Kind, Token};
 
 /// Method in place of a slice with a step.

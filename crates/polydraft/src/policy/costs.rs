@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Learned, StepContext};
+use super::StepContext;
 use crate::{Error, Result};
 
 /// Seconds of the passes of target and draft on one machine. All other time of a step counts as
@@ -55,6 +55,24 @@ pub struct MeasuredTimes {
     pub clock: [f64; 2],
     /// Seconds of these steps, estimated from the costs.
     pub costs: [f64; 2],
+}
+
+/// Weight of what was learned from earlier sequences.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Learned {
+    /// Timed plain steps.
+    pub plain_steps: u64,
+    /// Timed steps for each pass of the target in the costs.
+    pub steps: Vec<u64>,
+    /// Timed steps with draft passes.
+    pub draft_steps: u64,
+    /// Verified drafted tokens.
+    pub nodes: u64,
+    /// Steps over which the gain was averaged.
+    pub gain_steps: u64,
+    /// Average speed-up over plain decoding, estimated from the costs.
+    pub gain: f64,
 }
 
 /// Minimum number of plain steps of a sequence whose times are used: they measure the speed of the

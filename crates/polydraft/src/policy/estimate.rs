@@ -2,8 +2,21 @@
 
 use serde::Serialize;
 
-use super::learned::MAX_SAMPLES;
-use super::{Costs, MeasuredTimes, StepContext, StepSample};
+use super::{Costs, MeasuredTimes, StepContext};
+
+/// Maximum number of samples of a sequence.
+pub(super) const MAX_SAMPLES: usize = 1024;
+
+/// Measured time of a step, relative to its estimate from the costs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepSample {
+    /// Tokens of the target's pass.
+    pub tokens: usize,
+    /// Ratio for the target's pass, and everything but the draft.
+    pub target: f64,
+    /// Ratio for the draft's passes; `None` without any.
+    pub draft: Option<f64>,
+}
 use crate::draft::Draft;
 use crate::verify::Outcome;
 

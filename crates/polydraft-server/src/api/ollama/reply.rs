@@ -6,9 +6,9 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use crate::api::shared::answer::Answer;
-use crate::api::shared::conversation::is_truncated;
 use crate::api::shared::error::Problem;
 use crate::api::shared::json::Json;
+use crate::api::shared::reader::is_truncated;
 use crate::api::shared::sequence::Call;
 use crate::api::{Reply, StreamEvent};
 use crate::worker::Event;

@@ -1,13 +1,12 @@
 //! Prompts of conversations, and how their answers are read.
 
-use std::sync::Arc;
-
 use polydraft::Token;
-use polydraft_engine::{Finish, Span};
-use polydraft_text::{ChatPrompt, Message, OutputForm, OutputParser, PromptEnd, Rendering, Tool};
+use polydraft_engine::Span;
+use polydraft_text::{ChatPrompt, Message, PromptEnd, Rendering};
 
 use super::error::Problem;
 use super::params::Truncation;
+use super::reader::OutputReader;
 use super::thinking::ThinkingLimits;
 use super::tools::Tools;
 use crate::LoadedModel;
@@ -36,26 +35,6 @@ pub fn prompt_from_tokens(model: &LoadedModel, tokens: Vec<Token>) -> Result<Cha
     let text = model.language.tokenizer.decode_with_special(&tokens)?;
     let end = model.output_form().reasoning.prompt_end(&text);
     Ok(ChatPrompt { tokens, end })
-}
-
-/// Reads the answers of a request.
-pub struct OutputReader {
-    form: OutputForm,
-    splits_reasoning: bool,
-    prompt: PromptEnd,
-    tools: Arc<Vec<Tool>>,
-}
-
-impl OutputReader {
-    /// Keeps the reasoning in the text, with its marks.
-    pub fn keep_reasoning(&mut self) {
-        self.splits_reasoning = false;
-    }
-
-    /// Parser of a new answer.
-    pub fn parser(&self) -> OutputParser {
-        OutputParser::new(&self.form, self.splits_reasoning, self.prompt, self.tools.clone())
-    }
 }
 
 /// Prepares to read an answer to a conversation: its reasoning, and calls of `tools`. The marks
@@ -108,9 +87,4 @@ pub fn read_output(
     params.thinking =
         limits.budget.and_then(|max| ThinkingBudget::new(max, marks, prompt, tokenizer));
     OutputReader { form: output, splits_reasoning, prompt, tools }
-}
-
-/// Whether an answer was truncated by a limit.
-pub fn is_truncated(finish: Option<Finish>) -> bool {
-    matches!(finish, Some(Finish::MaxTokens | Finish::Context))
 }

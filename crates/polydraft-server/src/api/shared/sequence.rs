@@ -6,7 +6,7 @@ use polydraft_engine::{Finish, Scored, Trace};
 use polydraft_text::{OutputParser, OutputPart, Tokenizer};
 use serde_json::{Value, json};
 
-use super::conversation::is_truncated;
+use super::reader::is_truncated;
 use super::tokens::PromptScores;
 
 /// A tool call.

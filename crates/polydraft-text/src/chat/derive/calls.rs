@@ -4,38 +4,10 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::reasoning::without_marks;
-use super::segments::{Repetition, Segment, pieces, segments, text};
-use super::{
-    ANSWER, CallShape, KEYS, NAMES, Probe, answer, calling, parameters, slots, without_end,
-};
-use crate::output::{ArgumentForm, CallForm, Calls, Json, OutputPart, Piece, ReasoningForm, Tool};
-
-/// Values of the arguments.
-pub(super) const VALUES: [&str; 2] = ["zqvala", "zqvalb"];
-
-/// What the model writes in calls, in one template.
-pub(super) struct Outputs<'a> {
-    probe: &'a Probe<'a>,
-    reasoning: &'a ReasoningForm,
-    shape: CallShape,
-    /// End of an answer without calls.
-    end: Vec<Segment>,
-}
-
-impl Outputs<'_> {
-    /// Output of calls with these arguments, without marks of reasoning before it.
-    pub(super) fn of(&self, arguments: &[Value]) -> Option<String> {
-        let output = self.probe.output(calling(arguments, self.shape))?;
-        let written = NAMES.iter().take(arguments.len()).all(|name| output.contains(name));
-        written.then(|| without_marks(&output, self.reasoning).to_owned())
-    }
-
-    /// Text after a call, up to the end of the turn.
-    pub(super) fn after<'s>(&self, text: &'s [Segment]) -> &'s [Segment] {
-        without_end(text, &self.end)
-    }
-}
+use super::outputs::{Outputs, VALUES, call_form, single_form};
+use super::segments::{Repetition, segments};
+use super::{ANSWER, CallShape, KEYS, NAMES, Probe, answer, parameters, slots};
+use crate::output::{ArgumentForm, CallForm, Calls, Json, OutputPart, ReasoningForm, Tool};
 
 /// Derives the format, from calls of this shape.
 pub(super) fn derive(
@@ -82,35 +54,6 @@ fn objects(outputs: &Outputs, one: &str, two: Option<&str>) -> Option<CallForm> 
     }
     let (start, end) = find_object(one, 0)?;
     single_form(&part(&one[..start]), outputs.after(&part(&one[end..])), ArgumentForm::Json)
-}
-
-/// Format of calls with these parts, if each has its name.
-pub(super) fn call_form(parts: Repetition, arguments: ArgumentForm) -> Option<CallForm> {
-    let Repetition { opening, head, tail, separator, closing } = parts;
-    let head = pieces(&head);
-    head.contains(&Piece::Name).then_some(())?;
-    Some(CallForm {
-        opening: text(&opening)?,
-        head,
-        arguments,
-        tail: pieces(&tail),
-        separator: text(&separator)?,
-        closing: text(&closing)?.trim_end().to_owned(),
-        allows_several: true,
-    })
-}
-
-/// Format of a template that takes a single call.
-pub(super) fn single_form(
-    before: &[Segment],
-    after: &[Segment],
-    arguments: ArgumentForm,
-) -> Option<CallForm> {
-    let head = pieces(before);
-    head.contains(&Piece::Name).then_some(())?;
-    let [opening, separator, closing] = [const { String::new() }; 3];
-    let (tail, allows_several) = (pieces(after), false);
-    Some(CallForm { opening, head, arguments, tail, separator, closing, allows_several })
 }
 
 /// Whether a format reads the calls that the template writes.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::calls::{Outputs, VALUES, call_form, single_form};
+use super::outputs::{Outputs, VALUES, call_form, single_form};
 use super::segments::{Repetition, Segment, pieces, segments, text};
 use super::{KEYS, slots};
 use crate::output::{

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use super::store::{Store, Stored};
 use crate::api::shared::answer::Answer;
-use crate::api::shared::conversation::is_truncated;
 use crate::api::shared::error::Problem;
 use crate::api::shared::json::Json;
+use crate::api::shared::reader::is_truncated;
 use crate::api::shared::sequence::Run;
 use crate::api::shared::tokens::{self, Naming};
 use crate::api::{Reply, StreamEvent};

@@ -5,7 +5,7 @@ use polydraft_engine::{Finish, Scored};
 use polydraft_text::Tokenizer;
 use serde_json::Value;
 
-use super::super::conversation::OutputReader;
+use super::super::reader::OutputReader;
 use super::super::sequence::{Call, Run, SequenceOutput};
 use super::super::timings::{Counts, Progress, TimingOptions};
 use super::super::tokens::Naming;
