@@ -207,7 +207,6 @@ def tools(client):
     assert no_tools.usage.prompt_tokens < answer.usage.prompt_tokens
     for param, changes in [
         ("tool_choice", dict(tool_choice={"type": "function", "function": {"name": "other"}})),
-        ("tools[0].type", dict(tools=[{"type": "custom", "function": {"name": "a"}}])),
         ("tools[1].function.name", dict(tools=[LISTED[0], LISTED[0]])),
         ("response_format", dict(response_format={"type": "xml"})),
     ]:
