@@ -24,7 +24,8 @@ use crate::{arrays, models, random, verify};
 /// `target`: a directory as published on the hub, a GGUF file, an id of the hub, to download
 /// (`"org/name"`, `"org/name-GGUF:Q4_K_M"`), or a `TableModel`. `draft`: `"auto"`, what the
 /// `polydraft` program chooses (a layer that the model brings, else a quantised self-draft of
-/// f32 and bf16 weights, else n-grams; none for a table); a model, a draft head, a table of n-grams or a
+/// f32 and bf16 weights, else n-grams; none for a table); a model, a draft head, a table of n-grams
+/// or a
 /// `TableModel`; `"self"` (a quantised self-draft, in 5 or 4 bits; `"self:q8_0"` in 8), `"mtp"` (a
 /// layer that the model brings), `"ngram"` (the tokens that the sequence repeats); several as a
 /// list, each of which draws a path; or `"none"` for plain decoding.

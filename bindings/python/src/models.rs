@@ -166,7 +166,8 @@ mod with {
         /// The draft's name, if it has one.
         pub draft: Option<String>,
         key: CostKey,
-        /// Costs that were looked up, with the verifier, and whether the target is sampled greedily.
+        /// Costs that were looked up, with the verifier, and whether the target is sampled
+        /// greedily.
         known: Mutex<Vec<(VerifierKind, bool, StepCosts)>>,
         learned: Mutex<Option<TableSaver>>,
     }

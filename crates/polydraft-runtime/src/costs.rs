@@ -1,6 +1,7 @@
 //! Costs of steps for adaptive draft length. An output never waits for a measurement.
 //!
-//! Outputs with a seed use costs in a file that the user named, or estimated ones ([`Costs::estimated`]), so
+//! Outputs with a seed use costs in a file that the user named, or estimated ones
+//! ([`Costs::estimated`]), so
 //! that the seed decides the output. Outputs without a seed use costs that are corrected by the
 //! times of their own steps and stored for later runs.
 

@@ -148,7 +148,8 @@ fn reads_lists_and_bare_objects() {
 fn reads_parameters_of_every_notation() {
     let each = |body: &str, separator: &str| {
         format!(
-            "{{% for k, v in f.arguments.items() %}}{body}{{% if not loop.last %}}{separator}{{% endif %}}{{% endfor %}}"
+            "{{% for k, v in f.arguments.items() %}}{body}{{% if not loop.last %}}{separator}{{% \
+                endif %}}{{% endfor %}}"
         )
     };
     let value = "{{ v if v is string else v | tojson }}";
@@ -163,7 +164,8 @@ fn reads_parameters_of_every_notation() {
         "<call name=\"{{{{ f.name }}}}\">{}</call>",
         each(
             &format!(
-                "<p name=\"{{{{ k }}}}\" string=\"{{{{ 'yes' if v is string else 'no' }}}}\">{value}</p>"
+                "<p name=\"{{{{ k }}}}\" string=\"{{{{ 'yes' if v is string else 'no' \
+                    }}}}\">{value}</p>"
             ),
             ""
         )
@@ -180,8 +182,10 @@ fn reads_parameters_of_every_notation() {
         "<call>call:{{{{ f.name }}}}{{{{ '{{' }}}}{}{{{{ '}}<call_end>' }}}}",
         each("{{ k }}:{{ value(v) }}", ",")
     );
-    let marked_value = "{% macro value(v) %}{% if v is string %}<q>{{ v }}<q>{% elif v is mapping %}\
-        {{ '{' }}{% for k, x in v.items() %}{{ k }}:{{ value(x) }}{% if not loop.last %},{% endif %}\
+    let marked_value = "{% macro value(v) %}{% if v is string %}<q>{{ v }}<q>{% elif v is \
+        mapping %}\
+        {{ '{' }}{% for k, x in v.items() %}{{ k }}:{{ value(x) }}{% if not loop.last %},{% \
+            endif %}\
         {% endfor %}{{ '}' }}{% elif v is iterable %}[{% for x in v %}{{ value(x) }}\
         {% if not loop.last %},{% endif %}{% endfor %}]{% else %}{{ v | tojson }}{% endif %}\
         {% endmacro %}";
@@ -190,7 +194,8 @@ fn reads_parameters_of_every_notation() {
         (
             template("", &coder, "\n", ""),
             format!(
-                "<tool_call>\n<function=add_all>\n<parameter=s>\n{text}\n</parameter>\n<parameter=n>\n7\n\
+                "<tool_call>\n<function=add_all>\n<parameter=s>\n{text}\n</parameter>\n\
+                 <parameter=n>\n7\n\
              </parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=now>\n</function>\n\
              </tool_call>"
             ),
@@ -198,14 +203,16 @@ fn reads_parameters_of_every_notation() {
         (
             template("<calls>", &typed, "", "</calls>"),
             format!(
-                "<calls><call name=\"add_all\"><p name=\"s\" string=\"yes\">{text}</p><p name=\"n\" \
+                "<calls><call name=\"add_all\"><p name=\"s\" string=\"yes\">{text}</p><p \
+                    name=\"n\" \
              string=\"no\">7</p></call><call name=\"now\"></call></calls>"
             ),
         ),
         (
             template("", &pairs, "", ""),
             format!(
-                "<tool_call>add_all<arg_key>s</arg_key><arg_value>{text}</arg_value><arg_key>n</arg_key>\
+                "<tool_call>add_all<arg_key>s</arg_key><arg_value>{text}</arg_value>\
+                 <arg_key>n</arg_key>\
              <arg_value>7</arg_value></tool_call><tool_call>now</tool_call>"
             ),
         ),
@@ -233,7 +240,8 @@ fn reads_parameters_of_every_notation() {
 /// A number stays text where the tool takes strings only, and a string that is no number stays one.
 #[test]
 fn kinds_of_plain_values_follow_the_schema() {
-    let each = "{% for k, v in f.arguments.items() %}<p={{ k }}>{{ v if v is string else v | tojson }}</p>{% endfor %}";
+    let each = "{% for k, v in f.arguments.items() %}<p={{ k }}>{{ v if v is string else v | \
+        tojson }}</p>{% endfor %}";
     let form = form(&template("", &format!("<f={{{{ f.name }}}}>{each}</f>"), "", ""));
     let output = "<f=add><p=s>7</p><p=n>x</p><p=l>[1]</p><p=other>true</p></f>";
     let arguments = "{\"s\": \"7\", \"n\": \"x\", \"l\": [1], \"other\": true}";
@@ -252,9 +260,14 @@ fn derives_reasoning_and_the_marks_of_answers() {
         [form.opening, form.closing, form.answer_opening, form.answer_closing]
             .map(|mark| mark.trim().to_owned())
     };
-    let thinking = "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}{{ '<think>\\n' + (m.reasoning_content or '') + '\\n</think>\\n\\n' }}{% endif %}{{ m.content }}<end>{% endfor %}{% if add_generation_prompt %}<assistant><think>\n{% endif %}";
+    let thinking = "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}{{ \
+        '<think>\\n' + (m.reasoning_content or '') + '\\n</think>\\n\\n' }}{% endif %}{{ \
+        m.content }}<end>{% endfor %}{% if add_generation_prompt %}<assistant><think>\n{% endif %}";
     assert_eq!(reasoning(thinking), ["<think>", "</think>", "", ""]);
-    let channel = "{% for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}<|channel>thought{{ m.reasoning_content }}<channel|>{% endif %}{% if m.role == 'assistant' %}<a>{% endif %}{{ m.content }}{% if m.role == 'assistant' %}</a>{% endif %}<end>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+    let channel = "{% for m in messages %}<{{ m.role }}>{% if m.reasoning_content \
+        %}<|channel>thought{{ m.reasoning_content }}<channel|>{% endif %}{% if m.role == \
+        'assistant' %}<a>{% endif %}{{ m.content }}{% if m.role == 'assistant' %}</a>{% endif \
+        %}<end>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
     let [opening, closing, answer, _] = reasoning(channel);
     assert_eq!([opening, closing, answer], ["<|channel>thought", "<channel|>", "<a>"]);
     // Older templates remove thoughts, and name the mark.
@@ -267,15 +280,18 @@ fn derives_reasoning_and_the_marks_of_answers() {
 
 #[test]
 fn templates_without_calls_have_no_form() {
-    let hermes_described = "{% if tools %}<tool_call>{\\\"name\\\": .., \\\"arguments\\\": ..}</tool_call>{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
+    let hermes_described = "{% if tools %}<tool_call>{\\\"name\\\": .., \\\"arguments\\\": \
+        ..}</tool_call>{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
     assert!(form(hermes_described).calls.is_some_and(|form| form.is_object()));
-    let described = "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
+    let described = "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{{ \
+        m.content }}{% endfor %}";
     let described = form(described);
     assert!(described.calls.is_none() && described.lists_tools);
     let plain = form("{% for m in messages %}{{ m.content }}{% endfor %}");
     assert!(plain.calls.is_none() && !plain.lists_tools);
     let fails = form(
-        "{% if tools %}{{ raise_exception('no tools') }}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}",
+        "{% if tools %}{{ raise_exception('no tools') }}{% endif %}{% for m in messages %}{{ \
+            m.content }}{% endfor %}",
     );
     assert!(fails.tools_problem.is_some_and(|problem| problem.contains("no tools")));
     let parsed: Value = json!(parse(&plain, &["x"], false).0);

@@ -16,8 +16,14 @@ pub(super) fn contained_pattern(pattern: &str) -> String {
 /// Regular expression of a string's format: RFC 3339, RFC 4122 and the like, as validators of JSON
 /// schemas check them; `None` for others.
 pub(super) fn format_pattern(format: &str) -> Option<String> {
-    const DATE: &str = r"[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|[12][0-9]))";
-    const TIME: &str = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
+    const DATE: &str = concat!(
+        "[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|",
+        "(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|[12][0-9]))"
+    );
+    const TIME: &str = concat!(
+        r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?",
+        "(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+    );
     const LABEL: &str = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?";
     const BYTE: &str = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
     const TIME_SPAN: &str = "T([0-9]+H([0-9]+M([0-9]+S)?)?|[0-9]+M([0-9]+S)?|[0-9]+S)";
@@ -29,11 +35,16 @@ pub(super) fn format_pattern(format: &str) -> Option<String> {
         "hostname" => format!("{LABEL}(\\.{LABEL})*"),
         "email" => format!("[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+)*@{LABEL}(\\.{LABEL})+"),
         "ipv4" => format!("({BYTE}\\.){{3}}{BYTE}"),
-        "ipv6" => "([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,6}:[0-9a-f]{1,4}|::[0-9a-f]{1,4}|::".to_owned(),
+        "ipv6" => concat!(
+            "([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,6}:[0-9a-f]{1,4}|",
+            "::[0-9a-f]{1,4}|::"
+        )
+        .to_owned(),
         "uri" => r"[A-Za-z][A-Za-z0-9+.-]*:[A-Za-z0-9._~:\/?#@!$&'()*+,;=%-]+".to_owned(),
-        "duration" => format!(
-            "P(([0-9]+D|[0-9]+M([0-9]+D)?|[0-9]+Y([0-9]+M([0-9]+D)?)?)({TIME_SPAN})?|{TIME_SPAN}|[0-9]+W)"
-        ),
+        "duration" => {
+            const DAYS: &str = "[0-9]+D|[0-9]+M([0-9]+D)?|[0-9]+Y([0-9]+M([0-9]+D)?)?";
+            format!("P(({DAYS})({TIME_SPAN})?|{TIME_SPAN}|[0-9]+W)")
+        }
         _ => return None,
     })
 }

@@ -2,7 +2,8 @@
 //!
 //! Problem: a client limits the tokens that a model may spend on reasoning; after them the model
 //! must close it and answer.
-//! Method: once the output has as many tokens of reasoning as allowed, and not the closing mark, the
+//! Method: once the output has as many tokens of reasoning as allowed, and not the closing mark,
+//! the
 //! tokens of the mark are the only ones allowed, one after the other.
 //! Exactness: what is allowed is a function of the tokens before a node only, so the output has the
 //! target's distribution under this constraint, whatever is drafted.

@@ -2,7 +2,8 @@
 //!
 //! They depend on nothing that is measured: an output with a seed is the same in the first run, in
 //! later ones, and beside other work. Outputs without a seed start from them.
-//! Source: `bench/records`, two threads of an Intel Xeon with AVX-512 and of two AMD EPYCs, November
+//! Source: `bench/records`, two threads of an Intel Xeon with AVX-512 and of two AMD EPYCs,
+//! November
 //! 2026: costs of SmolLM2-135M, Gemma 3 270M and the demo pair (`polydraft bench speed`) and of
 //! random models of 484 million parameters (`polydraft bench model`), in round averages.
 

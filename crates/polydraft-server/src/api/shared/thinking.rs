@@ -19,7 +19,8 @@ pub struct Thinking {
     /// Whether the model reasons: the variable `enable_thinking`, as a parameter.
     #[serde(default, deserialize_with = "flag")]
     enable_thinking: Option<bool>,
-    /// Anthropic's parameter: `{"type": "disabled"}`, or `{"type": "enabled", "budget_tokens": ..}`.
+    /// Anthropic's parameter: `{"type": "disabled"}`, or `{"type": "enabled", "budget_tokens":
+    /// ..}`.
     #[schema(value_type = Option<Object>)]
     thinking: Option<Switch>,
     /// Maximum tokens of the reasoning: after them the model must close it, and answers. Negative

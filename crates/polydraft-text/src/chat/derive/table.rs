@@ -66,7 +66,8 @@ pub(super) fn reasoning(source: &str) -> ReasoningForm {
 }
 
 /// Format of calls that a template describes in words, or that a rendering does not show: a list of
-/// JSON objects after a mark (Granite 3.3, Command R+, Firefunction), calls as in Python (LFM2), the
+/// JSON objects after a mark (Granite 3.3, Command R+, Firefunction), calls as in Python (LFM2),
+/// the
 /// sections of Kimi K2, and the nested tags of MiniMax M3.
 pub(super) fn calls(source: &str) -> Option<CallForm> {
     if source.contains("<|tool_call|>") {
