@@ -175,7 +175,7 @@ pub struct Drafting {
     draft: Sampling,
     /// Sampling of each path, where there are several drafts.
     each: Vec<Sampling>,
-    /// What is learned from the sequence, if anything.
+    /// Lesson from the sequence, if any.
     lesson: Option<Lesson>,
 }
 

@@ -27,7 +27,7 @@ pub struct PySession {
     pub engine: Arc<Mutex<Engine>>,
     /// Until it is closed. Locked for as long as a step takes.
     session: Mutex<Option<Session<'static>>>,
-    /// What is learned from the sequence, if anything.
+    /// Lesson from the sequence, if any.
     lesson: Option<Learn>,
     /// Never locked for long: who asks need not wait for a step, and may keep the interpreter.
     snapshot: Mutex<Snapshot>,

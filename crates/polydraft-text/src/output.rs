@@ -11,7 +11,7 @@ mod reasoning;
 
 use std::sync::Arc;
 
-pub(crate) use braces::Braces as Json;
+pub(crate) use braces::Braces;
 pub use calls::{Calls, Tool};
 pub use channels::{Channels, MARKS as CHANNEL_MARKS};
 pub use form::{ArgumentForm, CallForm, Kind, Nested, ParameterForm, ValueForm};

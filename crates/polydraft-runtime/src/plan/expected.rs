@@ -15,7 +15,7 @@ const QUANTISING_SPEED: f64 = 2e8;
 /// Bytes per second at which a stored copy is read.
 const READING_SPEED: f64 = 1e9;
 
-/// What decides between a quantised self-draft and n-grams.
+/// Figures that decide between a quantised self-draft and n-grams.
 struct Choice {
     /// Expected speed-ups over plain decoding, by a self-draft and by n-grams.
     gains: [f64; 2],

@@ -32,7 +32,7 @@ pub struct Form {
     pub param: &'static str,
 }
 
-/// What the model writes around the form.
+/// Text of the model around the form.
 #[derive(Debug, Clone)]
 struct Around {
     /// Start of the grammar, with the rules of the reasoning before the form.

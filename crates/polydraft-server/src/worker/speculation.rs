@@ -73,7 +73,7 @@ mod tests {
         assert!(BuiltSpeculation::new(settings("token", "3,2"), &costs, true, 1).is_err());
     }
 
-    /// What is learned changes the costs of requests without a seed only.
+    /// Learned costs are for requests without a seed only.
     #[test]
     fn a_seed_keeps_the_costs_of_adaptive_trees() {
         let mut auto = Auto::default();

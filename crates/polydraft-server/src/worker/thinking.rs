@@ -3,8 +3,7 @@
 //! Problem: a client limits the tokens that a model may spend on reasoning; after them the model
 //! must close it and answer.
 //! Method: once the output has as many tokens of reasoning as allowed, and not the closing mark,
-//! the
-//! tokens of the mark are the only ones allowed, one after the other.
+//! the tokens of the mark are the only ones allowed, one after the other.
 //! Exactness: what is allowed is a function of the tokens before a node only, so the output has the
 //! target's distribution under this constraint, whatever is drafted.
 //! Complexity: nothing before the budget is spent; after that, a decoding of the reasoning for the
@@ -68,6 +67,12 @@ impl ThinkingBudget {
         (1..=tokens.len().min(MAX_OPENING)).find(is_open)
     }
 
+    /// Whether the closing mark may have to follow after so many tokens: not before the budget is
+    /// spent, nor long after it, in the answer.
+    fn may_end_after(&self, tokens: usize) -> bool {
+        (self.max..self.max + MAX_OPENING + self.closing_tokens.len()).contains(&tokens)
+    }
+
     /// The only tokens allowed after these, if the budget is spent and the reasoning is open.
     fn rest(&self, tokens: &[Token]) -> &[Token] {
         let Some(start) = self.start(tokens) else { return &[] };
@@ -80,7 +85,7 @@ impl ThinkingBudget {
 
 impl LogitsProcessor for ThinkingBudget {
     fn process(&self, decided: &[Token], path: &[Token], logits: &mut [f32]) {
-        if decided.len() + path.len() < self.max {
+        if !self.may_end_after(decided.len() + path.len()) {
             return;
         }
         let tokens = [decided, path].concat();
@@ -92,7 +97,7 @@ impl LogitsProcessor for ThinkingBudget {
     }
 
     fn forced(&self, decided: &[Token]) -> Vec<Token> {
-        if decided.len() < self.max { Vec::new() } else { self.rest(decided).to_vec() }
+        if self.may_end_after(decided.len()) { self.rest(decided).to_vec() } else { Vec::new() }
     }
 }
 

@@ -35,9 +35,9 @@ const KEYS: [&str; 2] = ["zqkeya", "zqkeyb"];
 pub(super) fn output_form(template: &ChatTemplate) -> OutputForm {
     let probe = Probe::new(template, Vec::new());
     let with_tools = Probe::new(template, tools());
-    let lists_tools = with_tools.prompt.as_ref().is_some_and(|prompt| prompt.contains(NAMES[0]));
+    let lists_tools = with_tools.prompt.as_ref().is_ok_and(|prompt| prompt.contains(NAMES[0]));
     let tools_problem = match (&probe.prompt, &with_tools.prompt) {
-        (Some(_), None) => with_tools.problem(),
+        (Ok(_), Err(problem)) => Some(problem.clone()),
         _ => None,
     };
     if let Some(form) = table::channels(template.source(), lists_tools) {
@@ -78,53 +78,46 @@ struct Probe<'a> {
     template: &'a ChatTemplate,
     tools: Vec<Value>,
     variables: Option<Map<String, Value>>,
-    /// Prompt up to the answer; `None` if the template fails.
-    prompt: Option<String>,
+    /// Prompt up to the answer, or the template's error.
+    prompt: Result<String, String>,
 }
 
 impl<'a> Probe<'a> {
     fn new(template: &'a ChatTemplate, tools: Vec<Value>) -> Self {
-        let probe = Self { template, tools, variables: None, prompt: None };
-        let prompt = probe.render(&[question()], Ending::Answer);
+        Self::with(template, tools, None)
+    }
+
+    fn with(
+        template: &'a ChatTemplate,
+        tools: Vec<Value>,
+        variables: Option<Map<String, Value>>,
+    ) -> Self {
+        let probe = Self { template, tools, variables, prompt: Err(String::new()) };
+        let prompt = probe.render(&[question()], Ending::Answer).map_err(|error| match error {
+            crate::Error::Template { problem, .. } => problem,
+            other => other.to_string(),
+        });
         Self { prompt, ..probe }
     }
 
     /// The same with variables for the template.
-    fn with_variables(&self, variables: Value) -> Self {
-        let Value::Object(variables) = variables else { return Self::new(self.template, vec![]) };
-        let probe = Self {
-            template: self.template,
-            tools: self.tools.clone(),
-            variables: Some(variables),
-            prompt: None,
-        };
-        let prompt = probe.render(&[question()], Ending::Answer);
-        Self { prompt, ..probe }
+    fn with_variables(&self, variables: Map<String, Value>) -> Self {
+        Self::with(self.template, self.tools.clone(), Some(variables))
     }
 
-    fn render(&self, messages: &[Value], ending: Ending) -> Option<String> {
+    fn render(&self, messages: &[Value], ending: Ending) -> crate::Result<String> {
         let variables = self.variables.as_ref();
         let rendering = Rendering { tools: &self.tools, variables, ending };
         let bytes = messages.iter().map(|message| message.to_string().len()).sum();
-        self.template.render_values(messages, bytes, &rendering).ok()
-    }
-
-    /// Error of the template for the question, if any.
-    fn problem(&self) -> Option<String> {
-        let rendering = Rendering { tools: &self.tools, variables: None, ending: Ending::Answer };
-        let error = self.template.render_values(&[question()], QUESTION.len(), &rendering).err();
-        error.map(|error| match error {
-            crate::Error::Template { problem, .. } => problem,
-            other => other.to_string(),
-        })
+        self.template.render_values(messages, bytes, &rendering)
     }
 
     /// What the model would have written for this answer: the text after what it shares with the
     /// prompt.
     fn output(&self, answer: Value) -> Option<String> {
-        let prompt = self.prompt.as_ref()?;
+        let prompt = self.prompt.as_ref().ok()?;
         let answer = self.template.with_known_name(answer);
-        let full = self.render(&[question(), answer], Ending::Message)?;
+        let full = self.render(&[question(), answer], Ending::Message).ok()?;
         let after = |text: &str| {
             let at = text.rfind(QUESTION)? + QUESTION.len();
             Some(segments(&text[at..], &[]))

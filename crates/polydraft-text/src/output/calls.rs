@@ -46,7 +46,7 @@ enum State {
     After,
 }
 
-/// What a text may begin with.
+/// Start of a text, as far as a call is concerned.
 enum Found {
     /// No call.
     None,

@@ -304,7 +304,6 @@ fn find_end(
     let scan = &mut current.scan;
     while let Some(character) = pending[current.scanned..].chars().next() {
         let rest = &pending[current.scanned..];
-        let mut length = character.len_utf8();
         if let Some((opening, closing)) = marks {
             let mark = if scan.in_marks { closing } else { opening };
             if rest.starts_with(mark) {
@@ -328,9 +327,9 @@ fn find_end(
             }
             '{' | '[' | '(' => scan.depth += 1,
             '}' | ']' | ')' => scan.depth = scan.depth.saturating_sub(1),
-            _ => length = character.len_utf8(),
+            _ => {}
         }
-        current.scanned += length;
+        current.scanned += character.len_utf8();
     }
     None
 }

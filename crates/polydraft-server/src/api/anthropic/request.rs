@@ -63,7 +63,7 @@ const BLOCKS: [(&str, &[&str]); 5] = [
     ("tool_result", &["tool_use_id", "content", "is_error"]),
 ];
 
-/// What a translation leaves out.
+/// Parts that a translation leaves out.
 struct LeftOut {
     /// Whether it is an error.
     strict: bool,

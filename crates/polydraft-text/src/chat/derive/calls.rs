@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::outputs::{Outputs, VALUES, call_form, single_form};
 use super::segments::{Repetition, segments};
 use super::{ANSWER, CallShape, KEYS, NAMES, Probe, answer, parameters, slots};
-use crate::output::{ArgumentForm, CallForm, Calls, Json, OutputPart, ReasoningForm, Tool};
+use crate::output::{ArgumentForm, Braces, CallForm, Calls, OutputPart, ReasoningForm, Tool};
 
 /// Derives the format, from calls of this shape.
 pub(super) fn derive(
@@ -34,7 +34,7 @@ fn find_object(output: &str, from: usize) -> Option<(usize, usize)> {
     let key = from + output[from..].find(KEYS[0])?;
     let start = from + output[from..key].rfind('{')?;
     (output[start + 1..key].trim() == "\"").then_some(())?;
-    let length = Json::default().end(&output[start..])?;
+    let length = Braces::default().end(&output[start..])?;
     Some((start, start + length))
 }
 

@@ -10,7 +10,7 @@ use crate::output::{ArgumentForm, CallForm, Piece, ReasoningForm};
 /// Values of the arguments.
 pub(super) const VALUES: [&str; 2] = ["zqvala", "zqvalb"];
 
-/// What the model writes in calls, in one template.
+/// Outputs of calls, by one template.
 pub(super) struct Outputs<'a> {
     pub(super) probe: &'a Probe<'a>,
     pub(super) reasoning: &'a ReasoningForm,

@@ -1,6 +1,6 @@
 //! Marks of reasoning and answer, from renderings of an answer with a thought.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::segments::{Segment, common_suffix, segments, text};
 use super::{ANSWER, CallShape, Probe, QUESTION, THOUGHT, answer, calling, table, without_end};
@@ -8,7 +8,8 @@ use crate::output::ReasoningForm;
 
 /// Derives the marks; empty ones where the model has none.
 pub(super) fn derive(probe: &Probe, with_tools: &Probe, source: &str) -> ReasoningForm {
-    let thoughts = json!({ "enable_thinking": true, "thinking": true });
+    let thoughts = ["enable_thinking", "thinking"].map(|name| (name.to_owned(), true.into()));
+    let thoughts: Map<String, Value> = thoughts.into_iter().collect();
     let thinking = probe.with_variables(thoughts.clone());
     let calling_tools = with_tools.with_variables(thoughts);
     let thought = |mut message: Value| {
@@ -74,7 +75,7 @@ fn marks(probe: &Probe, output: &str, plain: Option<&str>) -> Option<ReasoningFo
         return None;
     }
     let opening = match opening.trim() {
-        "" => opening_in(probe.prompt.as_deref()?, &closing),
+        "" => opening_in(probe.prompt.as_deref().ok()?, &closing),
         opening => opening.to_owned(),
     };
     Some(ReasoningForm { opening, closing, ..ReasoningForm::default() })

@@ -66,9 +66,8 @@ pub(super) fn reasoning(source: &str) -> ReasoningForm {
 }
 
 /// Format of calls that a template describes in words, or that a rendering does not show: a list of
-/// JSON objects after a mark (Granite 3.3, Command R+, Firefunction), calls as in Python (LFM2),
-/// the
-/// sections of Kimi K2, and the nested tags of MiniMax M3.
+/// JSON objects after a mark (Granite 3.3, Command R+), calls as in Python (LFM2), the sections of
+/// Kimi K2, and the nested tags of MiniMax M3.
 pub(super) fn calls(source: &str) -> Option<CallForm> {
     if source.contains("<|tool_call|>") {
         return Some(list("<|tool_call|>", ["name", "arguments"], ""));
@@ -95,7 +94,7 @@ pub(super) fn described_calls(source: &str) -> Option<CallForm> {
     // Some templates escape quotes.
     let plain = source.replace("\\\"", "\"");
     if source.contains("<tool_call>") && source.contains("</tool_call>") {
-        let form = object("<tool_call>\n", "arguments", "\n</tool_call>");
+        let form = object("<tool_call>\n", ["name", "arguments"], "\n</tool_call>");
         return plain.contains("\"arguments\"").then_some(CallForm {
             separator: "\n".to_owned(),
             allows_several: true,
@@ -105,14 +104,14 @@ pub(super) fn described_calls(source: &str) -> Option<CallForm> {
     // The format shown to the model: {"name": .., "parameters": ..}
     let (before, _) = plain.split_once("\"parameters\":")?;
     let (_, between) = before.rsplit_once("{\"name\":")?;
-    (between.len() < 80).then(|| object("", "parameters", ""))
+    (between.len() < 80).then(|| object("", ["name", "parameters"], ""))
 }
 
-fn object(opening: &str, arguments: &str, closing: &str) -> CallForm {
+fn object(opening: &str, [name, arguments]: [&str; 2], closing: &str) -> CallForm {
     CallForm {
         opening: String::new(),
         head: vec![
-            literal(&format!("{opening}{{\"name\": \"")),
+            literal(&format!("{opening}{{\"{name}\": \"")),
             Piece::Name,
             literal(&format!("\", \"{arguments}\": ")),
         ],
@@ -128,19 +127,13 @@ fn literal(text: &str) -> Piece {
     Piece::Text(text.to_owned())
 }
 
-fn list(opening: &str, [name, arguments]: [&str; 2], closing: &str) -> CallForm {
+fn list(opening: &str, keys: [&str; 2], closing: &str) -> CallForm {
     CallForm {
         opening: format!("{opening}["),
-        head: vec![
-            literal(&format!("{{\"{name}\": \"")),
-            Piece::Name,
-            literal(&format!("\", \"{arguments}\": ")),
-        ],
-        arguments: ArgumentForm::Json,
-        tail: vec![literal("}")],
         separator: ", ".to_owned(),
         closing: format!("]{closing}"),
         allows_several: true,
+        ..object("", keys, "")
     }
 }
 
@@ -182,7 +175,7 @@ fn kimi() -> CallForm {
     }
 }
 
-/// What precedes every tag of MiniMax M3.
+/// Text before every tag of MiniMax M3.
 const TAG: &str = "]<]minimax[>[";
 
 fn minimax() -> CallForm {
