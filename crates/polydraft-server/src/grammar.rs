@@ -26,7 +26,9 @@ mod marks;
 mod mask;
 mod parameters;
 mod patterns;
+mod references;
 mod schema;
+mod standard;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

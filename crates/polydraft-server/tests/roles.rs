@@ -72,3 +72,29 @@ fn strict_rejects_custom_roles() {
     assert!(error["message"].as_str().unwrap().contains("developer"), "{error}");
     assert_eq!(server.post("/v1/chat/completions", &body("user", json!("a"))).status, 200);
 }
+
+/// Items that a provider made, and outputs that answer no call, as Codex 0.171.0 sends them, are left
+/// out and named.
+#[test]
+fn items_of_other_kinds_are_left_out() {
+    let server = start_with_template(TEMPLATE, |_| ());
+    let input = json!([
+        { "role": "user", "content": "fn" },
+        { "type": "web_search_call", "id": "ws_1", "status": "completed" },
+        { "type": "function_call_output", "name": "goal_objective", "namespace": "agent",
+          "output": "greet all" }
+    ]);
+    let reply = server.post(
+        "/v1/responses",
+        &json!({ "input": input, "max_output_tokens": 4, "temperature": 0 }),
+    );
+    let expected = vec!["input[1] (web_search_call)", "input[2] (function_call_output)"];
+    assert_eq!((reply.status, reply.ignored()), (200, expected), "{reply:?}");
+    let alone = json!({ "input": "fn", "max_output_tokens": 4, "temperature": 0 });
+    let alone = server.post("/v1/responses", &alone).json();
+    assert_eq!(reply.json()["output"][0]["content"], alone["output"][0]["content"]);
+    // An output of a call needs its number.
+    let input = json!([{ "type": "function_call_output", "output": "a" }]);
+    let reply = server.post("/v1/responses", &json!({ "input": input }));
+    assert_eq!(reply.status, 400, "{reply:?}");
+}

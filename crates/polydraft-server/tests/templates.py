@@ -122,11 +122,11 @@ class Template:
                 text = text.lstrip().removeprefix(mark) if mark else text
         return text
 
-    def calls_written(self, count):
-        calls = self.calls[:count]
+    def calls_written(self, calls):
+        """What a model writes for these calls; None where the template has no form for them."""
         text = described(self.name, calls)
         if text:
-            return text if count == 1 or "gpt-oss" not in self.name else None
+            return text if len(calls) == 1 or "gpt-oss" not in self.name else None
         for as_text, content in itertools.product((False, True), ("", None)):
             listed = [{"id": f"call0000{number}", "type": "function", "function": {
                 "name": name, "arguments": json.dumps(arguments) if as_text else arguments}}
@@ -135,9 +135,18 @@ class Template:
                 text = self.written({"role": "assistant", "content": content, "tool_calls": listed})
             except Exception:
                 continue
-            if all(name in text for name, _ in calls) and "Oslo" in text:
+            if all(name in text for name, _ in calls) and next(iter(calls[0][1])) in text:
                 return text
         return None
+
+    def answer_written(self, text):
+        """What a model writes for an answer without calls."""
+        if "gpt-oss" in self.name:
+            return f"<|channel|>final<|message|>{text}"
+        try:
+            return self.written({"role": "assistant", "content": text})
+        except Exception:
+            return text
 
     def reasoning(self):
         """Marks of reasoning: whether the prompt opens it, and what the model writes around a thought."""
@@ -153,6 +162,13 @@ class Template:
                 is_past = prompt.endswith(closing if closing.count("<") < 2 else opening + closing)
                 return is_open, is_past, opening, closing
         return None
+
+    def thought_written(self):
+        """A thought, and what a model writes for it before its answer; empty where the prompt has none to end."""
+        marks = self.reasoning()
+        if marks is None or marks[1]:
+            return "", ""
+        return "hm < 2", ("" if marks[0] else marks[2]) + f"hm < 2\n{marks[3]}\n\n"
 
     def takes(self, tools):
         """Whether transformers renders these tools."""
@@ -239,11 +255,9 @@ def check(what, found, calls, text, thought):
 def check_template(program, template, folder):
     """Runs all checks. Returns what was checked."""
     scripts, expected = [], []
-    marks = template.reasoning()
-    thought = "" if marks is None or marks[1] else "hm < 2"
-    before = "" if not thought else ("" if marks[0] else marks[2]) + f"{thought}\n{marks[3]}\n\n"
+    thought, before = template.thought_written()
     for count in (1, 2):
-        text = template.calls_written(count)
+        text = template.calls_written(template.calls[:count])
         if text is not None:
             scripts.append(before + text)
             expected.append((template.calls[:count], "", thought))
@@ -251,12 +265,7 @@ def check_template(program, template, folder):
         scripts.append(before + "Well.")
         expected.append(([], "Well.", thought))
     elif thought:
-        try:
-            answer = template.written({"role": "assistant", "content": "Well."})
-        except Exception:
-            answer = "Well."
-        answer = "<|channel|>final<|message|>Well." if "gpt-oss" in template.name else answer
-        scripts.append(before + answer)
+        scripts.append(before + template.answer_written("Well."))
         expected.append(([], "Well.", thought))
     if not scripts:
         return "no tools, no reasoning"
@@ -353,4 +362,5 @@ def main():
     sys.exit(bool(failed))
 
 
-main()
+if __name__ == "__main__":
+    main()

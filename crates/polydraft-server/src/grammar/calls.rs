@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::marks::{Marks, escape_regex};
 use super::parameters::Parameters;
 use super::schema::json_of;
+use super::standard::standardise;
 
 /// The calls that are allowed, and their form.
 pub struct CallGrammar<'a> {
@@ -56,15 +57,19 @@ impl CallGrammar<'_> {
         for (number, (name, schema)) in tools.iter().enumerate() {
             let (head, tail) = (self.terms(head, name), self.terms(&form.tail, name));
             let arguments = format!("arguments_{number}");
+            let named = |problem| format!("{name}: {problem}");
+            let schema = standardise((*schema).clone()).map_err(named)?;
             lark += &format!("call_{number}: {head} {arguments} {tail}\n");
-            lark += &match &form.arguments {
-                ArgumentForm::Json => format!("{arguments}: %json {}\n", json_of(schema)?),
-                ArgumentForm::Parameters(form) => {
-                    Parameters { form, marks: *marks, root: schema, prefix: format!("p{number}") }
-                        .rules(&arguments)
+            let rules = match &form.arguments {
+                ArgumentForm::Json => {
+                    json_of(&schema).map(|schema| format!("{arguments}: %json {schema}\n"))
                 }
-                .map_err(|problem| format!("{name}: {problem}"))?,
+                ArgumentForm::Parameters(form) => {
+                    let prefix = format!("p{number}");
+                    Parameters { form, marks: *marks, root: &schema, prefix }.rules(&arguments)
+                }
             };
+            lark += &rules.map_err(named)?;
         }
         Ok(lark)
     }

@@ -10,6 +10,7 @@ use super::gbnf;
 use super::literal::literal;
 use super::marks::Marks;
 use super::schema::rewrite;
+use super::standard::standardise;
 
 /// White space in JSON: a space, or a line break with indentation, or none.
 const WHITESPACE: &str = r" |\n {0,24}";
@@ -63,7 +64,7 @@ impl Form {
     /// A schema that is too expensive to enforce, or has unsupported parts.
     pub fn json(schema: Value, param: &'static str) -> Result<Self, String> {
         check_multiples(1, &schema)?;
-        let mut schema = rewrite(schema)?;
+        let mut schema = rewrite(standardise(schema)?)?;
         if let Some(schema) = schema.as_object_mut() {
             // Overrides what the client set. A model that prefers white space could repeat it
             // without end.

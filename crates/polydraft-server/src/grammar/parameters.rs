@@ -229,14 +229,14 @@ impl Rules<'_> {
             (min, None) => Some(format!("(?s:.{{{},}})", min.unwrap_or(0))),
             (min, Some(max)) => Some(format!("(?s:.{{{},{max}}})", min.unwrap_or(0))),
         };
-        let pattern = schema.get("pattern").and_then(Value::as_str).map(contained_pattern);
+        let patterns = match schema.get("pattern") {
+            Some(Value::Array(patterns)) => patterns.as_slice(),
+            pattern => pattern.map_or(&[][..], std::slice::from_ref),
+        };
+        let patterns = patterns.iter().filter_map(Value::as_str).map(contained_pattern);
         let format = schema.get("format").and_then(Value::as_str).and_then(format_pattern);
-        let restrictions: Vec<String> = pattern
-            .into_iter()
-            .chain(format)
-            .chain(lengths)
-            .map(|part| format!("/{part}/"))
-            .collect();
+        let restrictions: Vec<String> =
+            patterns.chain(format).chain(lengths).map(|part| format!("/{part}/")).collect();
         if restrictions.is_empty() {
             let name = format!("{}_text_{}", self.parameters.prefix, self.count);
             self.count += 1;
@@ -419,6 +419,17 @@ impl Rules<'_> {
                         _,
                     ) => {}
                     (_, Some(known)) if *known == value => {}
+                    ("pattern", Some(known)) => {
+                        let mut all = match known.take() {
+                            Value::Array(all) => all,
+                            one => vec![one],
+                        };
+                        match value {
+                            Value::Array(more) => all.extend(more),
+                            one => all.push(one),
+                        }
+                        *known = all.into();
+                    }
                     (key, Some(_)) => {
                         return Err(format!("allOf: {key} twice is not supported in parameters"));
                     }
@@ -450,7 +461,12 @@ fn restricted(schema: &Value, kinds: &[Kind], root: &Value) -> Value {
             Kind::Array => "array",
         })
         .collect();
-    let kinds = json!({ "type": names });
+    let kinds = json!({ "type": &names });
+    let mut schema = schema.clone();
+    // Merged ones may be a list, which only `text` knows.
+    if let Some(members) = schema.as_object_mut().filter(|_| !names.contains(&"string")) {
+        members.shift_remove("pattern");
+    }
     let mut all = json!({ "allOf": [schema, kinds] });
     if schema.to_string().contains("\"$ref\"") {
         for key in ["$defs", "definitions"] {

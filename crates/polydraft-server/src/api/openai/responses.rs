@@ -298,8 +298,12 @@ fn append_items(
         let missing =
             |field: &str| Problem::invalid(format!("{field} is missing")).with_param(&param(field));
         let kind = item.get("type").and_then(Value::as_str).unwrap_or("message");
-        let is_known =
-            matches!(kind, "message" | "reasoning" | "function_call" | "function_call_output");
+        // Codex sends outputs of its own functions, which answer no call, with their names.
+        let is_known = match kind {
+            "message" | "reasoning" | "function_call" => true,
+            "function_call_output" => item.get("call_id").is_some() || item.get("name").is_none(),
+            _ => false,
+        };
         if !is_known && !model.options.strict {
             // Calls that a provider runs, and their results.
             ignored.push(format!("input[{number}] ({kind})"));
