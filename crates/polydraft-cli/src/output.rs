@@ -116,8 +116,13 @@ pub fn prints(verbosity: Verbosity) -> bool {
 /// Prints a line to standard error, unless --quiet is given. A closed standard error is ignored.
 pub fn note(line: impl Display) {
     if prints(Verbosity::Normal) {
-        let _ = writeln!(anstream::stderr(), "{line}");
+        show(line);
     }
+}
+
+/// Prints a line to standard error whatever the level. A closed standard error is ignored.
+pub fn show(line: impl Display) {
+    let _ = writeln!(anstream::stderr(), "{line}");
 }
 
 /// Prints a line to standard error if --verbose is given.

@@ -5,6 +5,8 @@ mod foreign;
 mod shapes;
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use polydraft_gguf::{Architecture, Gguf, ModelDescription};
@@ -257,9 +259,16 @@ pub(crate) fn check_memory(
     })
 }
 
-/// Whether a path has the extension of a GGUF file. The file need not exist.
+/// Whether a path has the extension of a GGUF file, which need not exist, or is a file that begins
+/// as one: Ollama and registries of containers name files by their sums.
 pub fn is_gguf(path: &Path) -> bool {
-    path.extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf"))
+    let begins_so = || {
+        let mut start = [0; 4];
+        path.is_file()
+            && File::open(path).is_ok_and(|mut file| file.read_exact(&mut start).is_ok())
+            && start == *b"GGUF"
+    };
+    path.extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf")) || begins_so()
 }
 
 /// Reduces the number of MTP modules to those that have tensors.

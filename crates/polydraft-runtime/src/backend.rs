@@ -158,7 +158,17 @@ impl BackendOptions {
         ];
         let Some((option, _)) = given.into_iter().find(|(_, given)| *given) else { return Ok(()) };
         let message = match BUILT {
-            false => message![option, not_built()],
+            _ if option == OptionName::Context => message![
+                option,
+                " is for models on llama.cpp, which reserves memory for it: this model's own \
+                 engine takes memory as the text grows, up to the context that it was trained with; \
+                 leave the option out"
+            ],
+            false => message![
+                option,
+                " is for models on llama.cpp, and this one is computed without it",
+                not_built()
+            ],
             true => message![
                 option,
                 " is for models on llama.cpp: expected ",

@@ -8,7 +8,7 @@ use polydraft_runtime::TemplateOptions;
 use polydraft_text::{Language, Message, Rendering};
 
 use super::template::TemplateArgs;
-use crate::output::note;
+use crate::output::show;
 
 /// Options for prompts that are chat messages.
 #[derive(Args, Debug, Clone)]
@@ -57,7 +57,8 @@ impl ChatArgs {
         if self.show_prompt
             && let Some(template) = &language.chat
         {
-            note(template.render_with(&messages, &rendering)?);
+            // Asked for, so --quiet does not silence it.
+            show(template.render_with(&messages, &rendering)?);
         }
         Ok(language.encode_chat_with(&messages, &rendering, context)?.tokens)
     }

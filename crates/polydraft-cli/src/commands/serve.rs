@@ -1,6 +1,6 @@
 //! `polydraft serve`: serves models over HTTP.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -53,14 +53,34 @@ pub struct Args {
     limits: LimitArgs,
 }
 
+/// Reads an address, or the name of one; of several the first in IPv4, as clients try it.
+fn parse_host(text: &str) -> Result<IpAddr, String> {
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    let problem = "expected an address or a name of this machine, such as 127.0.0.1, 0.0.0.0 or \
+                   localhost";
+    let found: Vec<SocketAddr> =
+        (text, 0).to_socket_addrs().map_err(|error| format!("{problem}: {error}"))?.collect();
+    let first = found.iter().find(|address| address.is_ipv4()).or(found.first());
+    first.map(SocketAddr::ip).ok_or_else(|| problem.to_owned())
+}
+
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Server")]
 struct ServerArgs {
     /// Address to listen on.
     ///
     /// 0.0.0.0 listens on all addresses of the machine, which makes the server reachable for
-    /// others. May be repeated or separated by commas: 127.0.0.1,::1.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", value_delimiter = ',')]
+    /// others. May be repeated or separated by commas: 127.0.0.1,::1. A name of this machine, such
+    /// as localhost, stands for its first address.
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1",
+        value_delimiter = ',',
+        value_parser = parse_host,
+    )]
     host: Vec<IpAddr>,
     /// Port to listen on; 0 chooses a free one and prints it.
     #[arg(long, value_name = "PORT", default_value_t = 8000)]

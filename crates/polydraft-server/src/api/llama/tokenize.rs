@@ -116,6 +116,9 @@ pub fn tokenize(model: &LoadedModel, body: Value) -> Result<Value, Problem> {
     if request.with_pieces {
         let pieces = tokens.iter().map(|token| {
             let piece = tokenizer.decode(&[*token]).unwrap_or_default();
+            // A part of a character is its bytes, as in llama.cpp.
+            let bytes = tokenizer.token_bytes(*token).filter(|_| piece.contains('\u{fffd}'));
+            let piece = bytes.map_or_else(|| json!(piece), |bytes| json!(bytes));
             json!({ "id": token, "piece": piece })
         });
         return Ok(json!({ "tokens": pieces.collect::<Vec<_>>() }));
