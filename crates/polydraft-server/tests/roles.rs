@@ -98,3 +98,22 @@ fn items_of_other_kinds_are_left_out() {
     let reply = server.post("/v1/responses", &json!({ "input": input }));
     assert_eq!(reply.status, 400, "{reply:?}");
 }
+
+/// Agents send several messages of a user in a row, which templates of Mistral and Gemma reject:
+/// there they are one. Other errors stay.
+#[test]
+fn messages_in_a_row_are_joined_where_roles_must_alternate() {
+    let template = "{% for m in messages %}\
+        {% if loop.index0 > 0 and m.role == messages[loop.index0 - 1].role %}\
+        {{ raise_exception('roles must alternate') }}{% endif %}\
+        {% if m.role == 'judge' %}{{ raise_exception('no judges here') }}{% endif %}\
+        {{ m.role }}: {{ m.content }};{% endfor %}";
+    let server = start_with_template(template, |_| ());
+    let message = |role: &str, content: &str| json!({ "role": role, "content": content });
+    let all = [message("user", "a"), message("user", "b"), message("assistant", "c")];
+    let reply = server.post("/apply-template", &json!({ "messages": all })).json();
+    assert_eq!(reply["prompt"], "user: a\n\nb;assistant: c;");
+    let judges = [message("judge", "a"), message("judge", "b")];
+    let error = rejected(&server, "/apply-template", json!({ "messages": judges }));
+    assert!(error["message"].as_str().unwrap().contains("no judges here"), "{error}");
+}

@@ -316,6 +316,18 @@ impl ChatTemplate {
         }
     }
 
+    /// Renders a conversation as [`render_with`](Self::render_with); if the template rejects
+    /// messages in a row of one role, as those of Mistral and Gemma do, with these joined to one.
+    ///
+    /// # Errors
+    /// Fails as [`render_with`](Self::render_with).
+    pub fn render_joined(&self, messages: &[Message], rendering: &Rendering) -> Result<String> {
+        self.render_with(messages, rendering).or_else(|problem| {
+            let joined = rendering::merged(messages).ok_or(problem);
+            joined.and_then(|joined| self.render_with(&joined, rendering))
+        })
+    }
+
     /// Renders messages of this many bytes as they are, complete.
     fn render_values(
         &self,

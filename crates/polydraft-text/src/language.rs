@@ -111,7 +111,7 @@ impl Language {
     /// however long the conversation is.
     ///
     /// # Errors
-    /// Fails as [`encode_chat`](Self::encode_chat) and [`ChatTemplate::render_with`], and if the
+    /// Fails as [`encode_chat`](Self::encode_chat) and [`ChatTemplate::render_joined`], and if the
     /// conversation exceeds the context.
     pub fn encode_chat_with(
         &self,
@@ -121,7 +121,7 @@ impl Language {
     ) -> Result<ChatPrompt> {
         let missing = || Error::NoTemplate { model: self.name.clone() };
         let chat = self.chat.as_ref().ok_or_else(missing)?;
-        let text = chat.render_with(messages, how)?;
+        let text = chat.render_joined(messages, how)?;
         let end = chat.output_form().reasoning.prompt_end(&text);
         Ok(ChatPrompt { tokens: self.tokenizer.encode_plain_within(&text, most)?, end })
     }

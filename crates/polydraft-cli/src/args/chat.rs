@@ -58,7 +58,7 @@ impl ChatArgs {
             && let Some(template) = &language.chat
         {
             // Asked for, so --quiet does not silence it.
-            show(template.render_with(&messages, &rendering)?);
+            show(template.render_joined(&messages, &rendering)?);
         }
         Ok(language.encode_chat_with(&messages, &rendering, context)?.tokens)
     }

@@ -44,9 +44,41 @@ pub(super) fn continued(text: &str, messages: &[Message]) -> Result<usize, &'sta
     Ok(at + if text[at..].starts_with(content) { content.len() } else { words.len() })
 }
 
+/// Conversation in which messages in a row of one role, other than calls and results of tools, are
+/// one, their texts apart by an empty line; `None` if there are none.
+pub(super) fn merged(messages: &[Message]) -> Option<Vec<Message>> {
+    let is_text = |message: &Message| message.role != "tool" && message.tool_calls.is_empty();
+    let mut all: Vec<Message> = Vec::with_capacity(messages.len());
+    for message in messages {
+        match all.last_mut() {
+            Some(last) if last.role == message.role && is_text(last) && is_text(message) => {
+                last.content = format!("{}\n\n{}", last.content, message.content);
+            }
+            _ => all.push(message.clone()),
+        }
+    }
+    (all.len() < messages.len()).then_some(all)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn merges_texts_of_one_role() {
+        let result = || Message::tool("r", "1", None);
+        let messages = [
+            Message::system("a"),
+            Message::system("b"),
+            Message::user("c"),
+            Message::user("d"),
+            result(),
+            result(),
+        ];
+        let expected = [Message::system("a\n\nb"), Message::user("c\n\nd"), result(), result()];
+        assert_eq!(merged(&messages).unwrap(), expected);
+        assert_eq!(merged(&expected), None);
+    }
 
     #[test]
     fn cuts_text_after_content_of_last_message() {

@@ -77,7 +77,7 @@ fn render_chat(model: &LoadedModel, chat: Chat) -> Result<Option<String>, Proble
     };
     let tools = chat.tools.unwrap_or_default();
     let rendering = Rendering { tools: &tools, variables: Some(&variables), ending };
-    Ok(Some(template.render_with(&messages, &rendering)?))
+    Ok(Some(template.render_joined(&messages, &rendering)?))
 }
 
 /// `/tokenize`: encodes a text or a conversation.

@@ -222,7 +222,7 @@ pub fn omitted_messages(
     let mark = |number: usize| format!("{mark}n{number}n");
     let mut marked = messages.to_vec();
     first_of_role.iter().for_each(|first| marked[*first].content.push_str(&mark(*first)));
-    let text = chat.render_with(&marked, rendering)?;
+    let text = chat.render_joined(&marked, rendering)?;
     first_of_role.retain(|first| !text.contains(&mark(*first)));
     Ok(first_of_role.iter().map(|first| format!("messages[{first}]")).collect())
 }
