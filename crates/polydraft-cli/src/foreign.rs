@@ -1,6 +1,8 @@
-//! Options of llama.cpp's and vLLM's programs, answered with ours.
+//! Answers to command lines that other programs would take: options of llama.cpp's and vLLM's, a
+//! model or a prompt where none is expected.
 
 use std::ffi::OsString;
+use std::path::Path;
 
 /// Options of other programs, and what to give instead.
 const OPTIONS: [(&[&str], &str); 17] = [
@@ -29,10 +31,42 @@ const OPTIONS: [(&[&str], &str); 17] = [
     (&["--reasoning-budget"], "thinking_token_budget in a request, or in --request-defaults"),
 ];
 
-/// Advice for the first option of another program in a command line that was refused.
+/// Advice for a command line that was refused, which begins with the program's name.
 pub fn advice(line: impl IntoIterator<Item = OsString>, names: &[String]) -> Option<String> {
-    line.into_iter().find_map(|word| {
-        let word = word.into_string().ok()?;
+    let words: Vec<String> = line.into_iter().filter_map(|word| word.into_string().ok()).collect();
+    option_advice(&words, names).or_else(|| place_advice(words.get(1..)?))
+}
+
+/// Advice for a model without a command, and for a prompt that is no option.
+fn place_advice(words: &[String]) -> Option<String> {
+    let is_model =
+        |word: &String| word.ends_with(".gguf") || Path::new(word).join("config.json").exists();
+    let quoted = |words: &[String]| words.join(" ").replace('\'', "'\\''");
+    match words {
+        [model, ..] if is_model(model) => Some(format!(
+            "to use {model}: 'polydraft generate {model} --prompt TEXT', 'polydraft chat {model}' \
+             or 'polydraft serve {model}'"
+        )),
+        [command, model, prompt @ ..]
+            if matches!(&**command, "generate" | "chat")
+                && !prompt.is_empty()
+                && [&[model.clone()], prompt]
+                    .concat()
+                    .iter()
+                    .all(|word| !word.starts_with('-')) =>
+        {
+            Some(match command.as_str() {
+                "generate" => format!("the prompt is an option: --prompt '{}'", quoted(prompt)),
+                _ => "type messages after the start; --system TEXT comes before them".to_owned(),
+            })
+        }
+        _ => None,
+    }
+}
+
+/// Advice for the first option of another program.
+fn option_advice(words: &[String], names: &[String]) -> Option<String> {
+    words.iter().find_map(|word| {
         let name = word.split('=').next().unwrap_or_default();
         if names.iter().any(|own| own == name) {
             return None;
@@ -58,5 +92,9 @@ mod tests {
             Some("instead of --ctx-size: --context N")
         );
         assert_eq!(advised("serve x --draft y"), None);
+        let advised = |line: &str| advised(line).unwrap();
+        assert!(advised("polydraft a.gguf").contains("'polydraft chat a.gguf'"));
+        let expected = "the prompt is an option: --prompt 'hello there'";
+        assert_eq!(advised("polydraft generate a.gguf hello there"), expected);
     }
 }

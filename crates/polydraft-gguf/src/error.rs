@@ -101,6 +101,12 @@ impl Fault {
         Self::new(Location::Tensor(shown(name)), expected, got)
     }
 
+    /// Fault of a file that ends before what it says it has.
+    pub fn incomplete(mut self) -> Self {
+        self.got += ": the file is incomplete; fetch it again";
+        self
+    }
+
     pub fn at(self, path: &Path) -> Error {
         Error::Invalid {
             path: path.to_owned(),

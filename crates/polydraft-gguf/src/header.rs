@@ -84,7 +84,7 @@ fn infos(reader: &mut Reader, count: u64) -> Result<BTreeMap<Box<str>, Info>> {
     let max = reader.left() / MIN_ENTRY;
     if count > max {
         let expected = format!("at most {max} tensors, by the length of the file");
-        return Err(reader.fault(Fault::header(expected, format!("{count}"))));
+        return Err(reader.fault(Fault::header(expected, format!("{count}")).incomplete()));
     }
     let mut infos = BTreeMap::new();
     for number in 0..count {
@@ -175,7 +175,8 @@ fn resolve_positions(
         let end = data.checked_add(offset).and_then(|start| start.checked_add(info.bytes));
         if end.is_none_or(|end| end > source.length) {
             let expected = format!("its {} bytes inside the file's {}", info.bytes, source.length);
-            return invalid(name, expected, format!("offset {offset} after a header of {data}"));
+            let got = format!("offset {offset} after a header of {data}");
+            return Err(Fault::tensor(name, expected, got).incomplete().at(&source.path));
         }
         info.start = data + offset;
     }

@@ -42,7 +42,7 @@ impl Entries {
         let max = reader.left() / MIN_ENTRY;
         if count > max {
             let expected = format!("at most {max} keys, by the length of the file");
-            return Err(reader.fault(Fault::header(expected, format!("{count}"))));
+            return Err(reader.fault(Fault::header(expected, format!("{count}")).incomplete()));
         }
         let mut entries = BTreeMap::new();
         for number in 0..count {
@@ -121,7 +121,7 @@ impl Entry {
         if count > max {
             let expected =
                 format!("at most {max} values of type {element}, by the length of the file");
-            return Err(reader.fault(Fault::key(key, expected, format!("{count}"))));
+            return Err(reader.fault(Fault::key(key, expected, format!("{count}")).incomplete()));
         }
         let start = reader.at();
         if element == ValueType::String {

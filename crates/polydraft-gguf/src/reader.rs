@@ -45,7 +45,8 @@ impl<'s> Reader<'s> {
     pub fn take(&mut self, count: u64, location: &dyn Fn() -> Location) -> Result<Range<usize>> {
         if count > self.left() {
             let got = format!("a file with {} left of its {}", self.left(), self.source.length);
-            return Err(self.fault(Fault::new(location(), format!("{count} more bytes"), got)));
+            let fault = Fault::new(location(), format!("{count} more bytes"), got);
+            return Err(self.fault(fault.incomplete()));
         }
         // Cannot overflow: at most the length of the file.
         let end = self.at as u64 + count;

@@ -327,6 +327,10 @@ fn open_file(path: &Path) -> Result<(Config, Language, Weights)> {
                        its directory";
         return Err(Error::File { path: path.to_owned(), problem: problem.to_owned() });
     }
+    if path.metadata().is_ok_and(|found| found.is_file() && found.len() == 0) {
+        let problem = "an empty file: fetch it again".to_owned();
+        return Err(Error::File { path: path.to_owned(), problem });
+    }
     let gguf = Gguf::open(path)?;
     let invalid = |problem| Error::File { path: path.to_owned(), problem };
     if let Some(found) = config_from_gguf(&gguf) {

@@ -32,8 +32,9 @@ impl TableSaver {
     /// The system cannot start a thread.
     pub(crate) fn new(ngrams: LearningNgrams, file: PathBuf) -> Result<Self> {
         let (end, ended) = channel();
+        // Before the thread starts, which on a busy machine may be after the first output.
+        let mut stored = ngrams.learned();
         let run = move || {
-            let mut stored = ngrams.learned();
             loop {
                 let is_end = ended.recv_timeout(STORE_INTERVAL) != Err(RecvTimeoutError::Timeout);
                 let learned = ngrams.learned();

@@ -14,6 +14,8 @@ use serde::Serialize;
 use crate::args::RunModelArgs;
 use crate::interrupts::InterruptGuard;
 use crate::output::{self, Terminal};
+use crate::usage::UsageError;
+use polydraft_models::is_gguf;
 
 /// Print the perplexity of a text, and the log-probability of every token.
 ///
@@ -104,6 +106,12 @@ impl TokenScore {
 /// # Errors
 /// Fails if the model cannot be loaded, or the text has nothing to score.
 pub fn run(args: Args) -> Result<()> {
+    if let Some(file) = args.file.as_ref().filter(|file| is_gguf(file)) {
+        let file = file.display();
+        let problem =
+            format!("{file} is a model: give it with --target {file}, and a text as FILE");
+        return Err(UsageError::error(problem));
+    }
     let text = read(&args)?;
     let mut models = args.models.options().load(false, &Terminal)?;
     let tokens = models.language.tokenizer.encode(&text)?;

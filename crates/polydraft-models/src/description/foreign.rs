@@ -30,7 +30,12 @@ pub(super) fn check(directory: &Path) -> Result<()> {
             let problem = format!("expected config.json here; pass the path of {file} instead");
             return fail(directory, problem);
         }
-        return Err(Error::Missing { directory: directory.to_owned(), expected: "config.json" });
+        return match other_kind(directory) {
+            Some(kind) => fail(directory, format!("expected a model with config.json, got {kind}")),
+            None => {
+                Err(Error::Missing { directory: directory.to_owned(), expected: "config.json" })
+            }
+        };
     }
     if let Some(file) = pointer(directory) {
         let problem = "this is a pointer of Git LFS, not the file itself: run 'git lfs pull' in \
@@ -49,6 +54,31 @@ pub(super) fn check(directory: &Path) -> Result<()> {
         ),
         None => Ok(()),
     }
+}
+
+/// Description of a directory that is no language model, by its files.
+fn other_kind(directory: &Path) -> Option<&'static str> {
+    let has = |name: &str| directory.join(name).exists();
+    let weights = ["model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"];
+    let is_empty = std::fs::read_dir(directory).is_ok_and(|mut files| files.next().is_none());
+    Some(match () {
+        () if is_empty => "an empty directory",
+        () if has("model_index.json") => "a pipeline of diffusers, which makes images",
+        () if has("modules.json") => "an embedding model of sentence-transformers",
+        () if has("params.json") => {
+            "a model in its maker's own layout (params.json): get its version for transformers"
+        }
+        () if weights.into_iter().any(has) => {
+            "weights alone: fetch config.json and tokenizer.json of the same model too"
+        }
+        () if has("tokenizer.json") || has("tokenizer.model") => {
+            "a tokenizer alone: fetch the rest of the model too"
+        }
+        () if has("refs") && has("snapshots") => {
+            "a model in the cache of huggingface_hub: give the folder inside snapshots"
+        }
+        () => return None,
+    })
 }
 
 /// Name of the first GGUF file in a directory, in alphabetical order.
@@ -99,7 +129,16 @@ mod tests {
         assert_eq!(problem(&[("config.json", "{}")]), "");
         assert!(problem(&[("adapter_config.json", "{}")]).contains("LoRA"));
         assert!(problem(&[("b.gguf", ""), ("a.gguf", "")]).contains("a.gguf"));
-        assert!(problem(&[]).contains("config.json"));
+        assert!(problem(&[]).contains("an empty directory"));
+        assert!(problem(&[("a.txt", "")]).contains("config.json"));
+        for (file, kind) in [
+            ("model_index.json", "diffusers"),
+            ("model.safetensors", "weights alone"),
+            ("tokenizer.json", "a tokenizer alone"),
+            ("params.json", "own layout"),
+        ] {
+            assert!(problem(&[(file, "{}")]).contains(kind), "{file}");
+        }
     }
 
     #[test]
