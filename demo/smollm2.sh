@@ -22,12 +22,14 @@ if [ ! -f "$model" ]; then
     "$here/../bench/fetch_models.sh" smollm2 "$folder" >/dev/null
 fi
 if [ -n "${POLYDRAFT:-}" ]; then
-    polydraft() { "$POLYDRAFT" "$@"; }
+    # A program of the same name as this function.
+    polydraft() { command "$POLYDRAFT" "$@"; }
 else
     # Says what it builds, the first time.
     cargo run --release --locked --manifest-path "$here/../Cargo.toml" -- --version >/dev/null
     polydraft() { cargo run --release --quiet --locked --manifest-path "$here/../Cargo.toml" -- "$@"; }
 fi
+echo "the model: $model" >&2
 pair=(--target "$model" --draft "$draft" --dtype "$dtype")
 
 case ${1-} in

@@ -3,6 +3,7 @@
 //! The likeliest tokens at each position are learned with their probabilities ([`NgramLearner`]);
 //! no hidden states are stored, and nothing is trained.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use crate::origin::write_file;
 use crate::plan;
 use crate::shard::{Sample, SampleData};
 use crate::text_files;
-use crate::writer::{self, WriterSettings};
+use crate::writer::{self, MIN_SAMPLE_TOKENS, WriterSettings};
 
 /// Settings for learning a table of n-grams.
 #[derive(Debug, Clone)]
@@ -51,7 +52,7 @@ pub struct NgramProgress {
     pub accepted: Option<f64>,
 }
 
-/// Tokens that are generated before they are learned: the maximum loss by an interruption.
+/// Tokens that are generated before they are learned.
 const PART_TOKENS: usize = 50_000;
 /// Tokens of a text that are read before they are learned.
 const TEXT_PART_TOKENS: usize = 4096;
@@ -74,11 +75,14 @@ pub fn learn_ngrams(
         true => Some(read(&plan.out)?),
         false => {
             let folder = plan.out.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let out = plan.out.display();
             ensure!(
                 folder.is_none_or(|folder| folder.is_dir()),
-                "{}: expected an existing folder",
-                plan.out.display()
+                "{out}: expected an existing folder"
             );
+            File::create_new(&plan.out)
+                .and_then(|_| std::fs::remove_file(&plan.out))
+                .with_context(|| format!("writing {out}"))?;
             None
         }
     };
@@ -113,12 +117,16 @@ pub fn learn_ngrams(
                 .transpose()?,
         };
         let Some(samples) = samples else { break };
-        acceptance_rate = estimate_acceptance(&learner, &samples);
+        // An empty table drafts nothing.
+        acceptance_rate = estimate_acceptance(&learner, &samples).filter(|_| learner.learned() > 0);
         for Sample { tokens, likeliest, .. } in &samples {
             for (position, likeliest) in likeliest.iter().enumerate().filter(|(_, p)| !p.is_empty())
             {
                 learner.learn(&tokens[..position], likeliest);
             }
+        }
+        if plan.text_files.is_empty() && learner.learned() == progress.learned {
+            break;
         }
         if last_stored.elapsed() > STORE_INTERVAL {
             write_file(&plan.out, &learner.table().to_bytes())?;
@@ -139,15 +147,19 @@ fn write(
     learned: u64,
     report: &mut dyn FnMut(usize) -> bool,
 ) -> Result<Option<Vec<Sample>>> {
+    // What one sample takes: fewer tokens would be dropped as too short to learn from.
+    let least = 2 * MIN_SAMPLE_TOKENS;
     let left = plan.tokens.saturating_sub(learned);
+    let left = usize::try_from(left).unwrap_or(usize::MAX).max(least);
     let settings = WriterSettings {
         sample: SampleSettings {
             max_tokens: plan.max_sample_tokens,
             temperatures: &plan.temperatures,
             data: SampleData::Likeliest(LEARNED_TOP_K),
         },
-        batch_size: plan.batch_size,
-        tokens: PART_TOKENS.min(usize::try_from(left).unwrap_or(PART_TOKENS)),
+        batch_size: plan.batch_size.min(left / least),
+        tokens: PART_TOKENS.min(left),
+        takes_cut: true,
         // A seed that no earlier part used, so that its samples differ.
         seed: learned + 1,
     };

@@ -106,6 +106,7 @@ pub fn write_shards(plan: &ShardPlan, watch: &mut dyn FnMut(ShardProgress) -> bo
                 },
                 batch_size: plan.batch_size,
                 tokens: plan.shard,
+                takes_cut: false,
                 seed: progress.shards as u64 + 1,
             };
             let mut report = |open| watch(ShardProgress { open_tokens: open, ..progress });

@@ -19,14 +19,17 @@ pub(crate) struct WriterSettings<'a> {
     pub sample: SampleSettings<'a>,
     /// Number of samples generated at once.
     pub batch_size: usize,
-    /// Approximate total number of tokens.
+    /// Total number of taught tokens: reached with whole samples, or exactly with cut ones.
     pub tokens: usize,
+    /// Whether a sample that is cut, at the total or by an interruption, is worth as much as a whole
+    /// one.
+    pub takes_cut: bool,
     /// Seed, from which each sample is drawn with its number.
     pub seed: u64,
 }
 
 /// Generates samples that do not repeat earlier ones. `go_on` gets the number of tokens after each
-/// pass; if it returns false, the samples are dropped and `None` is returned.
+/// pass; if it returns false, cut samples are returned, or `None` where they are not taken.
 pub(crate) fn write(
     loaded: &mut Loaded,
     settings: &WriterSettings<'_>,
@@ -47,13 +50,16 @@ pub(crate) fn write(
         if open_samples.is_empty() {
             return Ok(Some(samples));
         }
-        let open: usize =
-            open_samples.iter().map(|open_sample| open_sample.sample.tokens.len()).sum();
-        if !go_on(written + open) {
-            open_samples
-                .into_iter()
-                .try_for_each(|open_sample| open_sample.close(model).map(drop))?;
-            return Ok(None);
+        let open: usize = open_samples.iter().map(|one| taught(&one.sample)).sum();
+        let is_stopped = !go_on(written + open);
+        if is_stopped || (settings.takes_cut && written + open >= settings.tokens) {
+            for open_sample in open_samples {
+                let sample = open_sample.close(model)?;
+                if is_kept(&sample, seen) {
+                    samples.push(sample);
+                }
+            }
+            return Ok((settings.takes_cut || !is_stopped).then_some(samples));
         }
         let batch: Vec<_> =
             open_samples.iter().map(|open_sample| (open_sample.sequence, &root)).collect();
@@ -71,11 +77,20 @@ pub(crate) fn write(
                 continue;
             }
             let sample = open_sample.close(model)?;
-            if sample.tokens.len() >= MIN_SAMPLE_TOKENS && seen.insert_if_new(&sample.tokens) {
-                written += sample.tokens.len();
+            if is_kept(&sample, seen) {
+                written += taught(&sample);
                 samples.push(sample);
             }
         }
         open_samples = remaining;
     }
+}
+
+/// Number of tokens that something is learned from.
+fn taught(sample: &Sample) -> usize {
+    sample.taught.iter().filter(|taught| **taught).count()
+}
+
+fn is_kept(sample: &Sample, seen: &mut SeenSamples) -> bool {
+    sample.tokens.len() >= MIN_SAMPLE_TOKENS && seen.insert_if_new(&sample.tokens)
 }

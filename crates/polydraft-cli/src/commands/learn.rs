@@ -150,10 +150,7 @@ pub fn run(args: Args) -> Result<()> {
     bar.finish_and_clear();
     let (tokens, seconds) = (table.learned(), start.elapsed().as_secs_f64());
     let initial = initial.unwrap_or(tokens);
-    ensure!(
-        tokens > 0,
-        "nothing was learned: text is learned in sections of 50,000 tokens, samples of 16 or more"
-    );
+    ensure!(tokens > 0, "nothing was learned: samples need 16 tokens or more");
     let report = Report {
         made_by: MadeBy::current(),
         tokens,
