@@ -91,8 +91,6 @@ const FIXED: [&str; 6] =
 const STEPS: usize = 8;
 /// Maximum tokens of a tree, reserved after every sequence.
 const TREE: usize = 64;
-/// Smallest difference of a ratio from plain decoding that counts as more than noise.
-const NOISE: f64 = 0.03;
 
 /// Compared method with the statistics of its generations.
 struct Method {
@@ -306,6 +304,7 @@ fn row(method: &Method, plain: &Method) -> Row {
         tree: method.name.clone(),
         tokens_per_second: speed,
         ratio: speed / rate(&plain.generations, by_time),
+        interval: interval(&method.generations, &plain.generations),
         block_efficiency: sum(|s| s.tokens as f64) / sum(|s| s.target_calls as f64),
         nodes_per_call: sum(|s| s.nodes as f64) / sum(|s| s.target_calls as f64),
         draft_share: sum(|s| s.draft_time.as_secs_f64()) / sum(|s| s.total_time.as_secs_f64()),
@@ -342,6 +341,31 @@ fn rate<'s>(generations: impl IntoIterator<Item = &'s Statistics>, measure: Meas
     };
     let (amount, seconds) = generations.into_iter().map(measure).fold((0.0, 0.0), add);
     amount / seconds
+}
+
+/// Half the width of the 95 % interval of a ratio of rates, from the same texts by both methods.
+/// `None` with fewer than three.
+///
+/// Source: Tukey's jackknife: the spread of the ratios that leave out one text each.
+fn interval(generations: &[Statistics], plain: &[Statistics]) -> Option<f64> {
+    /// Quantiles of Student's distribution for 2 to 10 degrees of freedom.
+    const STUDENT: [f64; 9] = [4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23];
+    let count = generations.len();
+    if count < 3 {
+        return None;
+    }
+    let without = |all: &[Statistics], left_out: usize| {
+        let kept = all.iter().enumerate().filter(|(number, _)| *number != left_out);
+        rate(kept.map(|(_, statistics)| statistics), by_time)
+    };
+    let ratios: Vec<f64> =
+        (0..count).map(|one| without(generations, one) / without(plain, one)).collect();
+    let mean = ratios.iter().sum::<f64>() / count as f64;
+    let squares: f64 = ratios.iter().map(|ratio| (ratio - mean).powi(2)).sum();
+    let deviation = (squares * (count - 1) as f64 / count as f64).sqrt();
+    // 1.96 for many, and within 0.01 of the quantile above ten.
+    let quantile = STUDENT.get(count - 3).copied().unwrap_or(1.96 + 2.6 / (count - 1) as f64);
+    Some(quantile * deviation)
 }
 
 /// Returns [`Report::tried_before`] in absolute terms.
@@ -388,19 +412,32 @@ fn verdict(results: &[Row], fastest: &Row, costs: &Costs, chain: &[Statistics]) 
         costs.target.seconds(4, &context) / plain,
         auto.by_costs.unwrap_or(1.0)
     );
-    if auto.ratio > 1.0 + NOISE && auto.ratio >= fastest.ratio * (1.0 - NOISE) {
+    // Between texts, of the difference to plain decoding; the fastest of many may be so by luck.
+    let Some((of_auto, of_fastest)) = auto.interval.zip(fastest.interval) else {
+        return format!(
+            "too few texts for a recommendation: {}; give more --seconds; {why}",
+            chain.len()
+        );
+    };
+    if auto.ratio - of_auto > 1.0 && fastest.ratio - of_fastest <= auto.ratio {
         format!(
             "use --tree auto, the default: {:.2} times as fast as plain decoding; {why}",
             auto.ratio
         )
-    } else if fastest.ratio > 1.0 + NOISE {
+    } else if fastest.ratio - of_fastest > 1.0 {
         format!(
             "use --tree {}: {:.2} times as fast as plain decoding ({:.2} with --tree auto); {why}",
             fastest.tree, fastest.ratio, auto.ratio
         )
-    } else {
+    } else if auto.ratio + of_auto < 1.0 {
         format!(
             "nothing is faster than plain decoding here, --verifier none (auto: {:.2}); {why}",
+            auto.ratio
+        )
+    } else {
+        format!(
+            "nothing differs from plain decoding by more than noise: give more --seconds, or keep \
+             the default (auto: {:.2}); {why}",
             auto.ratio
         )
     }
@@ -425,6 +462,18 @@ mod tests {
             settings,
             generations: speeds.iter().map(generation).collect(),
         }
+    }
+
+    #[test]
+    fn intervals_cover_the_spread_between_texts() {
+        let plain = method("none", &[10, 10, 10, 10]).generations;
+        let even = interval(&method("a", &[12, 12, 12, 12]).generations, &plain).unwrap();
+        assert!(even < 1e-9);
+        // For equal times the jackknife is the standard error of the mean.
+        let uneven = interval(&method("a", &[10, 14, 10, 14]).generations, &plain).unwrap();
+        let expected = 3.18 * (0.04 * 4.0 / 3.0 / 4.0_f64).sqrt();
+        assert!((uneven - expected).abs() < 1e-9, "{uneven} {expected}");
+        assert_eq!(interval(&plain[..2], &plain[..2]), None);
     }
 
     #[test]

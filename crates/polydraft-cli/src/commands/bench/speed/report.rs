@@ -49,6 +49,10 @@ pub struct Row {
     pub tokens_per_second: f64,
     /// Ratio of tokens per second over all generations to plain decoding.
     pub ratio: f64,
+    /// Half the width of the 95 % interval of the ratio, from the spread between texts; `None` with
+    /// fewer than three.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<f64>,
     /// Tokens per target pass: block efficiency in the papers' sense.
     pub block_efficiency: f64,
     /// Distinct drafted tokens per target pass.
@@ -74,16 +78,19 @@ impl Report {
         )?;
         writeln!(
             out,
-            "{:<12} {:>9} {:>6} {:>9} {:>17} {:>6} {:>12}",
-            "tree", "tokens/s", "ratio", "by costs", "tokens per pass", "nodes", "draft's time"
+            "{:<12} {:>9} {:>12} {:>9} {:>12} {:>6} {:>11}",
+            "tree", "tokens/s", "ratio", "by costs", "tokens/pass", "nodes", "draft time"
         )?;
         for r in &self.results {
             writeln!(
                 out,
-                "{:<12} {:>9.1} {:>5.2}x {:>8.2}x {:>17.2} {:>6.1} {:>10.0} %",
+                "{:<12} {:>9.1} {:>12} {:>8.2}x {:>12.2} {:>6.1} {:>9.0} %",
                 r.tree,
                 r.tokens_per_second,
-                r.ratio,
+                match r.interval.filter(|_| r.tree != "none") {
+                    Some(interval) => format!("{:.2}x ±{interval:.2}", r.ratio),
+                    None => format!("{:.2}x", r.ratio),
+                },
                 r.by_costs.unwrap_or(1.0),
                 r.block_efficiency,
                 r.nodes_per_call,
@@ -93,8 +100,8 @@ impl Report {
         if let Some(ratio) = self.tried_before {
             writeln!(
                 out,
-                "\nfixed trees, for each generation the one that was fastest in the others: \
-                 {ratio:.2}x, by costs {:.2}x",
+                "\nfixed trees, for each generation the fastest in the others: {ratio:.2}x, by \
+                 costs {:.2}x",
                 self.tried_before_by_costs.unwrap_or(1.0)
             )?;
         }
@@ -104,9 +111,9 @@ impl Report {
                 .iter()
                 .map(|pass| format!("{}: {:.2} ms", pass.tokens, 1e3 * pass.seconds))
                 .collect();
-            write!(out, "\npasses of the {name} by number of tokens  {}", pairs.join("  "))?;
+            write!(out, "\npasses of the {name} by number of tokens\n  {}", pairs.join("  "))?;
         }
-        writeln!(out, "\n\n{}", self.verdict)?;
+        writeln!(out, "\n\n{}", self.verdict.replace("; ", "\n"))?;
         Ok(())
     }
 }
