@@ -12,6 +12,7 @@ mod http;
 mod loaded_model;
 mod models;
 mod options;
+mod request_log;
 mod serve;
 mod telemetry;
 mod worker;
@@ -19,7 +20,7 @@ mod worker;
 pub use http::server::Server;
 pub use loaded_model::{Defaults, ServedModel};
 pub use log::LevelFilter as LogLevel;
-pub use options::{OfferedModel, ServerOptions};
+pub use options::{LogFormat, OfferedModel, ServerOptions};
 pub use serve::{is_valid_key, parse_origin, serve};
 pub use worker::Capacity;
 

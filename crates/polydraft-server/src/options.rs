@@ -9,6 +9,16 @@ use serde_json::{Map, Value};
 
 use crate::worker::{Capacity, MAX_ALTERNATIVES};
 
+/// Form of the lines of the log.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Time, level, message, and fields as `name=value`.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
 /// One model that the server offers.
 #[derive(Debug, Clone)]
 pub struct OfferedModel {
@@ -69,6 +79,8 @@ pub struct ServerOptions {
     pub ignore_published_sampling: bool,
     /// Level of log messages.
     pub log_level: LevelFilter,
+    /// Form of log messages.
+    pub log_format: LogFormat,
     /// Exit code after a second signal to stop.
     pub interrupted_exit_code: u8,
 }
@@ -98,6 +110,7 @@ impl Default for ServerOptions {
             ignore_end_tokens: false,
             ignore_published_sampling: false,
             log_level: LevelFilter::Info,
+            log_format: LogFormat::Text,
             interrupted_exit_code: 130,
         }
     }
