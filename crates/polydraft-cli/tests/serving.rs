@@ -31,12 +31,12 @@ fn serve(options: &[&str]) -> Serving {
 
 impl Serving {
     /// Sends a request and returns the answer, or leaves after its first bytes.
-    fn request(&self, head: &str, body: &str, leaves: bool) -> String {
+    fn request(&self, id: &str, head: &str, body: &str, leaves: bool) -> String {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         let length = body.len();
         write!(
             stream,
-            "{head} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Request-Id: r-{length}\r\n\
+            "{head} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Request-Id: {id}\r\n\
              Content-Length: {length}\r\n\r\n{body}"
         )
         .unwrap();
@@ -62,25 +62,24 @@ fn logs_one_json_line_for_each_request() {
     let server = serve(&["--log-format", "json"]);
     let post = "POST /v1/completions";
     let whole = r#"{"prompt": "pub fn ", "max_tokens": 20, "seed": 1, "ignore_eos": true}"#;
-    let answer = server.request(post, whole, false);
-    assert!(answer.contains(&format!("x-request-id: r-{}\r\n", whole.len())), "{answer}");
+    let answer = server.request("whole", post, whole, false);
+    assert!(answer.contains("x-request-id: whole\r\n"), "{answer}");
     let stream = r#"{"prompt": "pub fn ", "max_tokens": 9, "ignore_eos": true, "stream": true}"#;
-    server.request(post, stream, false);
-    server.request(post, r#"{"max_tokens": -1}"#, false);
-    server.request("GET /v1/nothing", "", false);
+    server.request("stream", post, stream, false);
+    server.request("refused", post, r#"{"max_tokens": -1}"#, false);
+    server.request("unknown", "GET /v1/nothing", "", false);
     let long = r#"{"prompt": "a", "max_tokens": 500, "ignore_eos": true, "stream": true}"#;
-    server.request(post, long, true);
-    server.request("GET /health", "", false);
+    server.request("cancelled", post, long, true);
+    server.request("health", "GET /health", "", false);
     let lines = server.stop();
     let lines: Vec<Value> = lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
     let requests: Vec<&Value> = lines.iter().filter(|line| line["message"] == "request").collect();
     assert_eq!(requests.len(), 5, "{requests:#?}");
-    let with_id = |length: usize| {
-        let id = format!("r-{length}");
-        requests.iter().find(|line| line["id"] == id).unwrap_or_else(|| panic!("{requests:#?}"))
-    };
     let [whole_line, stream_line, refused, unknown, cancelled] =
-        [whole.len(), stream.len(), r#"{"max_tokens": -1}"#.len(), 0, long.len()].map(with_id);
+        ["whole", "stream", "refused", "unknown", "cancelled"].map(|id| {
+            let line = requests.iter().find(|line| line["id"] == id);
+            line.unwrap_or_else(|| panic!("{requests:#?}"))
+        });
     for (line, tokens) in [(whole_line, 20), (stream_line, 9)] {
         assert_eq!(line["route"], "/v1/completions");
         assert_eq!(line["status"], 200);
@@ -106,9 +105,9 @@ fn prints_addresses_and_takes_empty_key_as_none() {
     let server = serve(&[]);
     let base = format!("http://{}/", server.address);
     assert_eq!(server.message, format!("serving at {base} (API: {base}v1); Ctrl-C stops"));
-    let answer = server.request("GET /v1/models", "", false);
+    let answer = server.request("models", "GET /v1/models", "", false);
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    server.request("POST /v1/completions", r#"{"prompt": "a", "max_tokens": 2}"#, false);
+    server.request("r-1", "POST /v1/completions", r#"{"prompt": "a", "max_tokens": 2}"#, false);
     let log = server.stop();
     let line = log.iter().find(|line| line.contains(" request id=r-")).unwrap();
     for part in [" INFO ", " route=/v1/completions ", " status=200 ", " output_tokens="] {
