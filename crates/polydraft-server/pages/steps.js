@@ -105,7 +105,7 @@ function drawDistributions(step, id) {
   const tokens = new Map();
   for (const [distribution, side] of [[node.target, 'target'], [node.draft, 'draft']])
     for (const { id, text, p } of distribution) tokens.set(id, { ...(tokens.get(id) ?? { text }), [side]: p });
-  const rows = [...tokens.values()].sort((a, b) => Math.max(b.draft ?? 0, b.target ?? 0) - Math.max(a.draft ?? 0, a.target ?? 0)).slice(0, 10);
+  const rows = [...tokens.values()].sort((a, b) => Math.max(b.draft ?? 0, b.target ?? 0) - Math.max(a.draft ?? 0, a.target ?? 0)).slice(0, 8);
   const bar = (side, p) => make('div', { class: 'bar ' + side }, ...(p === undefined ? ['lower'] : [make('i', { 'data-width': p }), number(p)]));
   $('distributions').replaceChildren(...(rows.length ? [make('span', { class: 'title' }, 'token'), make('span', { class: 'title' }, 'draft'), make('span', { class: 'title' }, 'target')] : []),
     ...rows.flatMap(({ text, draft, target }) => [make('span', { class: 'token', title: text }, visible(text)), bar('draft', draft), bar('target', target)]));
