@@ -30,11 +30,11 @@ class Foreign:
 
 @pytest.mark.parametrize(
     "logits",
-    [LOGITS, LOGITS.astype(np.float64), Foreign(LOGITS), LOGITS.tolist(), np.repeat(LOGITS[None], 2, 0)[1]],
+    [LOGITS, LOGITS.astype(np.float64), LOGITS.astype(np.float16), Foreign(LOGITS), LOGITS.tolist(), np.repeat(LOGITS[None], 2, 0)[1]],
 )
 def test_accepts_arrays_lists_and_dlpack(logits):
     exact = polydraft.Distribution.from_logits(logits)
-    assert exact.to_numpy() == pytest.approx([0.5, 0.3, 0.2], abs=1e-6)
+    assert exact.to_numpy() == pytest.approx([0.5, 0.3, 0.2], abs=1e-6 if getattr(logits, "dtype", None) != np.float16 else 1e-3)
 
 
 def test_accepts_read_only_and_strided_rows():
@@ -50,7 +50,6 @@ def test_accepts_read_only_and_strided_rows():
 @pytest.mark.parametrize(
     ("array", "message"),
     [
-        (LOGITS.astype(np.float16), "float32 or float64, got float16"),
         (np.arange(3), "float32 or float64, got int64"),
         (np.zeros((2, 3), dtype=np.float32), r"\[vocabulary\], got shape \[2, 3\]"),
         (np.zeros((3, 2), dtype=np.float32)[:, 0], "ascontiguousarray"),
