@@ -2,7 +2,7 @@
 
 python notebooks/run.py [--write]
 
-Printed output is compared: words exactly, numbers to 1e-3 of their size or 1e-9. Figures are not, since they depend on fonts.
+Printed output is compared: words exactly, numbers to 1e-4 of their size or 1e-9. Figures are not, since they depend on fonts.
 """
 
 import math
@@ -26,7 +26,7 @@ def agrees(stored, now):
     """Whether two outputs have the same words, and numbers that agree."""
     numbers = zip(NUMBER.findall(stored), NUMBER.findall(now))
     same_words = NUMBER.sub("#", stored).split() == NUMBER.sub("#", now).split()
-    return same_words and all(math.isclose(float(a), float(b), rel_tol=1e-3, abs_tol=1e-9) for a, b in numbers)
+    return same_words and all(math.isclose(float(a), float(b), rel_tol=1e-4, abs_tol=1e-9) for a, b in numbers)
 
 
 def main():

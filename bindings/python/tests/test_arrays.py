@@ -90,10 +90,8 @@ def test_accepts_and_rejects_torch_tensors():
     logits = torch.tensor(LOGITS)
     assert polydraft.Distribution.from_logits(logits).argmax() == 0
     assert polydraft.Distribution.from_logits(logits.double()).argmax() == 0
-    with pytest.raises(InvalidInput, match="bfloat16"):
-        polydraft.Distribution.from_logits(logits.bfloat16())
-    with pytest.raises(InvalidInput, match="requires? grad|require gradient"):
-        polydraft.Distribution.from_logits(logits.clone().requires_grad_())
+    assert polydraft.Distribution.from_logits(logits.bfloat16()).argmax() == 0
+    assert polydraft.Distribution.from_logits(logits.clone().requires_grad_()).argmax() == 0
     with pytest.raises(InvalidInput, match="CPU's memory"):
         polydraft.Distribution.from_logits(logits.to("meta"))
     with pytest.raises(InvalidInput, match="contiguous numbers"):

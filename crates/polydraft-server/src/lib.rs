@@ -20,7 +20,8 @@ mod worker;
 pub use http::server::Server;
 pub use loaded_model::{Defaults, ServedModel};
 pub use log::LevelFilter as LogLevel;
-pub use options::{LogFormat, OfferedModel, ServerOptions};
+pub use options::{OfferedModel, ServerOptions};
+pub use request_log::LogFormat;
 pub use serve::{is_valid_key, parse_origin, serve};
 pub use worker::Capacity;
 

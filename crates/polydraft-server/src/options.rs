@@ -7,17 +7,8 @@ use log::LevelFilter;
 use polydraft_runtime::Description;
 use serde_json::{Map, Value};
 
+use crate::request_log::LogFormat;
 use crate::worker::{Capacity, MAX_ALTERNATIVES};
-
-/// Form of the lines of the log.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum LogFormat {
-    /// Time, level, message, and fields as `name=value`.
-    #[default]
-    Text,
-    /// One JSON object per line.
-    Json,
-}
 
 /// One model that the server offers.
 #[derive(Debug, Clone)]

@@ -15,8 +15,6 @@ use polydraft_engine::Statistics;
 use polydraft_runtime::Listener;
 use polydraft_runtime::message::{Message, command_line};
 
-use crate::options::LogFormat;
-
 /// Header with a request's id, given by the client or by this server.
 pub const ID_HEADER: HeaderName = HeaderName::from_static("x-request-id");
 /// Maximum bytes of an id and of a reason.
@@ -26,6 +24,16 @@ const MAX_REASON_BYTES: usize = 300;
 const CLIENT_CLOSED_REQUEST: u16 = 499;
 /// Reason of requests whose clients left before the end of the answer.
 const CANCELLED: &str = "cancelled by the client";
+
+/// Form of the lines of the log.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Time, level, message, and fields as `name=value`.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
 
 /// Log entry of a request, filled while it runs.
 #[derive(Debug)]

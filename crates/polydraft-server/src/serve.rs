@@ -15,8 +15,8 @@ use crate::http::guard::LOCALHOST;
 use crate::http::server::Server;
 use crate::loaded_model::{Defaults, ServedModel};
 use crate::models::{ModelEntry, Models};
-use crate::options::{LogFormat, OfferedModel, ServerOptions};
-use crate::request_log::{self, LogListener};
+use crate::options::{OfferedModel, ServerOptions};
+use crate::request_log::{self, LogFormat, LogListener};
 
 /// Default token limit of a completion.
 const DEFAULT_COMPLETION_TOKENS: usize = 128;

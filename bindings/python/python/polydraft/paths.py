@@ -64,15 +64,15 @@ def verify_paths(
     if len(kinds) > 1 or None in kinds:
         got = ", ".join(_kind(part) or type(part).__name__ for part in parts)
         raise TypeError(f"verify: expected tokens, draft logits and target logits all as numpy arrays or all as tensors, got {got}")
-    if all(isinstance(part, np.ndarray) for part in parts):
-        return _by_rust(tokens, logits, target, rng, verifier, sampling, draft_sampling)
-    devices = [part.device for part in parts]
+    if isinstance(tokens, np.ndarray) and isinstance(logits, np.ndarray) and isinstance(target, np.ndarray):
+        return _verify_arrays(tokens, logits, target, rng, verifier, sampling, draft_sampling)
+    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = (tokens, logits, target)  # type: ignore[assignment]
+    devices = [part.device for part in tensors]
     if len(set(devices)) > 1:
         got = "{}, {} and {}".format(*devices)
         raise TypeError(f"verify: expected tokens, draft logits and target logits on one device, got {got}")
-    if devices[0].type != "cpu":
-        return _on_device(tokens, logits, target, rng, verifier, sampling, draft_sampling)
-    return _to_torch(_by_rust(*map(_float_array, parts), rng, verifier, sampling, draft_sampling))
+    decide = _by_rust if devices[0].type == "cpu" else _on_device
+    return decide(*tensors, rng, verifier, sampling, draft_sampling)
 
 
 def _on_device(
@@ -128,6 +128,26 @@ def _check(tokens: _Array, is_floating_point: bool) -> None:
 
 
 def _by_rust(
+    tokens: torch.Tensor,
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    rng: _Rngs,
+    verifier: Verifier | str | dict[str, object],
+    sampling: Sampling | None,
+    draft_sampling: Sampling | None,
+) -> Verified:
+    import torch
+
+    from .gpu import Verified
+
+    _check(tokens, tokens.is_floating_point())
+    arrays = [_to_numpy(part) for part in (tokens, logits, target)]
+    found = _verify_arrays(arrays[0], arrays[1], arrays[2], rng, verifier, sampling, draft_sampling)
+    path, length, following, output = (torch.from_numpy(part) for part in found)
+    return Verified(path, length, following, output, torch.zeros(len(path), dtype=torch.int32))
+
+
+def _verify_arrays(
     tokens: NDArray[np.generic],
     logits: NDArray[np.generic],
     target: NDArray[np.generic],
@@ -172,20 +192,12 @@ def _by_rust(
     return VerifiedArrays(path, count, output[np.arange(batch), count], output)
 
 
-def _float_array(rows: torch.Tensor) -> NDArray[np.generic]:
+def _to_numpy(rows: torch.Tensor) -> NDArray[np.generic]:
     import torch
 
     rows = rows.detach()
     # numpy has no bfloat16.
     return (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy()
-
-
-def _to_torch(verified: VerifiedArrays) -> Verified:
-    import torch
-
-    from .gpu import Verified
-
-    return Verified(*map(torch.from_numpy, verified), torch.zeros(len(verified.path), dtype=torch.int32))
 
 
 def _rngs(rng: _Rngs, batch: int) -> Sequence[Rng | int]:
