@@ -1,8 +1,9 @@
 //! Arrays of Python, looked at where they lie.
 //!
 //! numpy arrays and whatever speaks DLPack (torch's tensors, JAX's arrays) are not copied; lists
-//! are, and so are numbers in float16 and bfloat16, as float32. Others are f32 or f64; memory is the
-//! CPU's, and the numbers of a row are contiguous. Anything else is refused, with what would help.
+//! are, and so are numbers in float16 and bfloat16, as float32. Others are f32 or f64; memory is
+//! the CPU's, and the numbers of a row are contiguous. Anything else is refused, with what would
+//! help.
 
 use numpy::ndarray::{ArrayViewD, Axis};
 use numpy::{

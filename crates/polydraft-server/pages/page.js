@@ -255,7 +255,7 @@ function draw(message) {
   if (role === 'assistant') view.querySelector('.formatted').innerHTML = formatted(content);
   view.querySelector('.end')?.remove();
   if (cut) {
-    const end = make('div', { class: 'end' }, cut === 'stopped' ? 'stopped' : `cut off: ${cut}`);
+    const end = make('div', { class: 'end' }, ['stopped', 'broken off'].includes(cut) ? cut : `cut off: ${cut}`);
     const isLast = role === 'text' || message === state.messages.at(-1);
     const isFull = cut.startsWith('the context');
     // A reasoning cannot be continued by a message that begins with it.

@@ -258,9 +258,11 @@ fn json_line(time: &str, record: &Record<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use log::kv::Source;
+
     use super::*;
 
-    fn with_record<T>(fields: &Vec<(&str, Value<'_>)>, read: impl FnOnce(&Record<'_>) -> T) -> T {
+    fn with_record<T>(fields: &dyn Source, read: impl FnOnce(&Record<'_>) -> T) -> T {
         let args = format_args!("request");
         read(&Record::builder().level(Level::Warn).key_values(fields).args(args).build())
     }
