@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn writes_numbers_as_numbers_and_quotes_text_of_clients() {
         let reason = "unknown \"x\"\nGET /faked";
-        let fields = vec![
+        let fields: Vec<(&str, Value<'_>)> = vec![
             ("id", "r1".into()),
             ("seconds", 0.25.into()),
             ("status", 400.into()),
