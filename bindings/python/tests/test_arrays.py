@@ -30,7 +30,14 @@ class Foreign:
 
 @pytest.mark.parametrize(
     "logits",
-    [LOGITS, LOGITS.astype(np.float64), LOGITS.astype(np.float16), Foreign(LOGITS), LOGITS.tolist(), np.repeat(LOGITS[None], 2, 0)[1]],
+    [
+        LOGITS,
+        LOGITS.astype(np.float64),
+        LOGITS.astype(np.float16),
+        Foreign(LOGITS),
+        LOGITS.tolist(),
+        np.repeat(LOGITS[None], 2, 0)[1],
+    ],
 )
 def test_accepts_arrays_lists_and_dlpack(logits):
     exact = polydraft.Distribution.from_logits(logits)

@@ -63,7 +63,9 @@ def verify_paths(
     kinds = {_kind(part) for part in parts}
     if len(kinds) > 1 or None in kinds:
         got = ", ".join(_kind(part) or type(part).__name__ for part in parts)
-        raise TypeError(f"verify: expected tokens, draft logits and target logits all as numpy arrays or all as tensors, got {got}")
+        raise TypeError(
+            f"verify: expected tokens, draft logits and target logits all as numpy arrays or all as tensors, got {got}"
+        )
     if isinstance(tokens, np.ndarray) and isinstance(logits, np.ndarray) and isinstance(target, np.ndarray):
         return _verify_arrays(tokens, logits, target, rng, verifier, sampling, draft_sampling)
     tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = (tokens, logits, target)  # type: ignore[assignment]

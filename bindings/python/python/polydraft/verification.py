@@ -95,8 +95,8 @@ def verify(
     Args:
         draft: a `Draft`, or a list of them for a batch. Or, for B sequences of K i.i.d. paths of L tokens each, a pair of
             numpy arrays or of torch tensors: tokens `[B, K, L]`, and the logits that they were drawn from, `[B, K, L, V]`.
-        target: the target's logits at the draft's nodes, the root first: float16, float32 or float64, `[nodes, vocabulary]`. Only the
-            rows that the verifier reads are normalized. Or a list of `Distribution`. For a batch a list of either, or one
+        target: the target's logits at the draft's nodes, the root first: float16, float32 or float64, `[nodes, vocabulary]`.
+            Only the rows that the verifier reads are normalized. Or a list of `Distribution`. For a batch a list of either, or one
             array `[batch, nodes, vocabulary]` with at least as many rows as each draft has nodes. For a pair an array or
             tensor `[B, 1 + K·L, V]`: after no token, then after path 0's first token, its first two, and so on, path by path.
         rng: an `Rng` or a seed; None for a random seed. For a batch a list, one for each sequence, so that its output does not
@@ -107,9 +107,9 @@ def verify(
         draft_sampling: for a pair, the sampling settings that the draft was drawn with. Default: `sampling`.
 
     Returns:
-        An `Outcome`, or a list of them; for a pair of tensors a `polydraft.gpu.Verified`, on their device, and for a pair of numpy
-        arrays `VerifiedArrays` with the same fields, in numpy. Tensors on a GPU are
-        verified there, without synchronizing with the host; tensors on a CPU by the Rust core.
+        An `Outcome`, or a list of them; for a pair of tensors a `polydraft.gpu.Verified` on their device; for a pair of numpy
+        arrays `VerifiedArrays`, with its `path`, `length`, `next` and `tokens` as arrays. Tensors on a GPU are verified there,
+        without synchronizing with the host; arrays and tensors on a CPU by the Rust core.
 
     Raises:
         errors.Unsupported: a verifier that is not exact for this kind of draft.
