@@ -1,11 +1,15 @@
 //! Arrays of Python, looked at where they lie.
 //!
 //! numpy arrays and whatever speaks DLPack (torch's tensors, JAX's arrays) are not copied; lists
-//! are. Numbers are f32 or f64, memory is the CPU's, and the numbers of a row are contiguous.
-//! Anything else is refused, with what would help.
+//! are, and so are numbers in float16 and bfloat16, as float32. Others are f32 or f64; memory is
+//! the CPU's, and the numbers of a row are contiguous. Anything else is refused, with what would
+//! help.
 
 use numpy::ndarray::{ArrayViewD, Axis};
-use numpy::{Element, PyArray1, PyReadonlyArrayDyn, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{
+    Element, PyArray1, PyArrayDescrMethods, PyReadonlyArrayDyn, PyUntypedArray,
+    PyUntypedArrayMethods,
+};
 use polydraft::{Distribution, Sampling, Token};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
@@ -156,6 +160,7 @@ fn readable_array<'py>(
             array.shape()
         )));
     }
+    let array = widened(array)?;
     if let Ok(array) = array.cast::<numpy::PyArrayDyn<f32>>() {
         return Ok(ReadableArray::F32(readable(what, array)?));
     }
@@ -164,10 +169,31 @@ fn readable_array<'py>(
         Err(_) => {
             let got = array.dtype();
             Err(Failure::input(format!(
-                "{what}: expected numbers in float32 or float64, got {got}"
+                "{what}: expected numbers in float16, float32 or float64, got {got}"
             )))
         }
     }
+}
+
+/// Converts float16 to float32, without loss; other arrays stay.
+fn widened(array: Bound<'_, PyUntypedArray>) -> Result<Bound<'_, PyUntypedArray>> {
+    let dtype = array.dtype();
+    if (dtype.kind(), dtype.itemsize()) != (b'f', 2) {
+        return Ok(array);
+    }
+    let wide = array.call_method1("astype", ("float32",))?;
+    Ok(wide.cast_into::<PyUntypedArray>().map_err(PyErr::from)?)
+}
+
+/// Detaches a tensor of torch from its gradients, and widens bfloat16, which numpy lacks.
+fn exportable<'py>(value: &Bound<'py, PyAny>) -> Result<Bound<'py, PyAny>> {
+    let mut value = value.clone();
+    if value.hasattr("requires_grad")? && value.getattr("requires_grad")?.is_truthy()? {
+        value = value.call_method0("detach")?;
+    }
+    let is_bfloat16 = value.hasattr("float")?
+        && value.getattr("dtype").is_ok_and(|dtype| dtype.to_string().ends_with("bfloat16"));
+    Ok(if is_bfloat16 { value.call_method0("float")? } else { value })
 }
 
 fn readable<'py, T: Element>(
@@ -212,12 +238,12 @@ fn array<'py>(what: &str, value: &Bound<'py, PyAny>) -> Result<Bound<'py, PyUnty
                  .cpu() for a tensor"
             )));
         }
-        numpy.call_method1("from_dlpack", (value,)).map_err(|error| {
+        numpy.call_method1("from_dlpack", (exportable(value)?,)).map_err(|error| {
             let kind = value
                 .getattr("dtype")
                 .map_or_else(|_| "unknown".to_owned(), |dtype| dtype.to_string());
             Failure::input(format!(
-                "{what}: expected an array in float32 or float64, got {kind}: {error}"
+                "{what}: expected an array in float16, float32 or float64, got {kind}: {error}"
             ))
         })?
     } else {

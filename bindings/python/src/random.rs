@@ -15,7 +15,12 @@ use crate::errors::{Failure, Result, wrong_type};
 )]
 pub enum Source {
     /// Drawn. The generator is that of the program: a seed gives there what it gives here.
-    Random(ChaCha12Rng),
+    Random {
+        /// Seed of the generator.
+        seed: u64,
+        /// Generator, at its current position.
+        generator: ChaCha12Rng,
+    },
     /// All of them, one series after the other.
     Every(Enumerator),
 }
@@ -23,21 +28,21 @@ pub enum Source {
 impl RandomSource for Source {
     fn coin(&mut self, probability: f64) -> bool {
         match self {
-            Self::Random(random) => random.coin(probability),
+            Self::Random { generator, .. } => generator.coin(probability),
             Self::Every(every) => every.coin(probability),
         }
     }
 
     fn choose(&mut self, outcomes: &dyn Outcomes) -> usize {
         match self {
-            Self::Random(random) => random.choose(outcomes),
+            Self::Random { generator, .. } => generator.choose(outcomes),
             Self::Every(every) => every.choose(outcomes),
         }
     }
 
     fn shared_key(&mut self) -> Option<[u64; 2]> {
         match self {
-            Self::Random(random) => random.shared_key(),
+            Self::Random { generator, .. } => generator.shared_key(),
             Self::Every(every) => every.shared_key(),
         }
     }
@@ -61,7 +66,7 @@ pub struct PyRng {
 impl PyRng {
     #[new]
     fn new(seed: u64) -> Self {
-        Self { source: Source::Random(seeded(seed)) }
+        Self { source: Source::Random { seed, generator: seeded(seed) } }
     }
 
     /// Goes through every series of decisions: run, `advance()`, run, ... until `advance()` says
@@ -98,15 +103,26 @@ impl PyRng {
     #[getter]
     fn probability(&self) -> Option<f64> {
         match &self.source {
-            Source::Random(_) => None,
+            Source::Random { .. } => None,
             Source::Every(every) => Some(every.probability()),
+        }
+    }
+
+    /// Returns the seed, and the number of 32-bit words drawn so far.
+    fn __repr__(&self) -> String {
+        match &self.source {
+            Source::Every(_) => "Rng.every()".to_owned(),
+            Source::Random { seed, generator } => match generator.get_word_pos() {
+                0 => format!("Rng({seed})"),
+                words => format!("<Rng({seed}) after {words} words>"),
+            },
         }
     }
 
     /// Begins the next run; whether there is one.
     fn advance(&mut self) -> Result<bool> {
         match &mut self.source {
-            Source::Random(_) => Err(Failure::unsupported(
+            Source::Random { .. } => Err(Failure::unsupported(
                 "advance: expected an Rng that goes through every decision, got one that draws",
             )),
             Source::Every(every) => Ok(every.advance()),

@@ -30,11 +30,18 @@ class Foreign:
 
 @pytest.mark.parametrize(
     "logits",
-    [LOGITS, LOGITS.astype(np.float64), Foreign(LOGITS), LOGITS.tolist(), np.repeat(LOGITS[None], 2, 0)[1]],
+    [
+        LOGITS,
+        LOGITS.astype(np.float64),
+        LOGITS.astype(np.float16),
+        Foreign(LOGITS),
+        LOGITS.tolist(),
+        np.repeat(LOGITS[None], 2, 0)[1],
+    ],
 )
 def test_accepts_arrays_lists_and_dlpack(logits):
     exact = polydraft.Distribution.from_logits(logits)
-    assert exact.to_numpy() == pytest.approx([0.5, 0.3, 0.2], abs=1e-6)
+    assert exact.to_numpy() == pytest.approx([0.5, 0.3, 0.2], abs=1e-6 if getattr(logits, "dtype", None) != np.float16 else 1e-3)
 
 
 def test_accepts_read_only_and_strided_rows():
@@ -50,7 +57,6 @@ def test_accepts_read_only_and_strided_rows():
 @pytest.mark.parametrize(
     ("array", "message"),
     [
-        (LOGITS.astype(np.float16), "float32 or float64, got float16"),
         (np.arange(3), "float32 or float64, got int64"),
         (np.zeros((2, 3), dtype=np.float32), r"\[vocabulary\], got shape \[2, 3\]"),
         (np.zeros((3, 2), dtype=np.float32)[:, 0], "ascontiguousarray"),
@@ -91,10 +97,8 @@ def test_accepts_and_rejects_torch_tensors():
     logits = torch.tensor(LOGITS)
     assert polydraft.Distribution.from_logits(logits).argmax() == 0
     assert polydraft.Distribution.from_logits(logits.double()).argmax() == 0
-    with pytest.raises(InvalidInput, match="bfloat16"):
-        polydraft.Distribution.from_logits(logits.bfloat16())
-    with pytest.raises(InvalidInput, match="requires? grad|require gradient"):
-        polydraft.Distribution.from_logits(logits.clone().requires_grad_())
+    assert polydraft.Distribution.from_logits(logits.bfloat16()).argmax() == 0
+    assert polydraft.Distribution.from_logits(logits.clone().requires_grad_()).argmax() == 0
     with pytest.raises(InvalidInput, match="CPU's memory"):
         polydraft.Distribution.from_logits(logits.to("meta"))
     with pytest.raises(InvalidInput, match="contiguous numbers"):

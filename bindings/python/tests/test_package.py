@@ -4,6 +4,8 @@ import ast
 import doctest
 import inspect
 import pathlib
+import subprocess
+import sys
 
 import numpy
 import polydraft
@@ -132,3 +134,31 @@ def test_import_cycles_are_detected(tmp_path):
         assert import_cycles(package) == [("one.a", "one.b", "one.deep.c")]
     (package / "a.py").write_text("from . import z\n")
     assert import_cycles(package) == [("one", "one.a")]
+
+
+def test_rng_shows_its_seed_and_position():
+    rng = polydraft.Rng(7)
+    assert repr(rng) == "Rng(7)"
+    rng.coin(0.5)
+    assert repr(rng).startswith("<Rng(7) after ") and repr(rng).endswith(" words>")
+    assert repr(polydraft.Rng.every()) == "Rng.every()"
+
+
+@pytest.mark.parametrize("extra", ["transformers", "gpu"])
+def test_missing_packages_are_named_with_their_extra(extra):
+    code = f"import sys; sys.modules['torch'] = None; import polydraft.{extra}"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 1
+    assert f"ImportError: polydraft.{extra} needs torch" in run.stderr
+    assert f"pip install 'polydraft[{extra}]'" in run.stderr
+
+
+def test_pairs_of_numpy_arrays_need_no_torch():
+    code = """if True:
+        import sys; sys.modules['torch'] = None
+        import numpy as np, polydraft
+        tokens, logits = np.array([[[0, 1]]]), np.zeros((1, 1, 2, 3), dtype=np.float16)
+        print(polydraft.verify((tokens, logits), np.zeros((1, 3, 3), dtype=np.float16), 1).tokens.shape)
+    """
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.stdout == "(1, 3)\n", run.stderr

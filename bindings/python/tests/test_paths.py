@@ -138,9 +138,9 @@ def test_device_rejects_invalid_arguments(on_device):
 
 def test_cpu_rejects_invalid_arguments():
     pair, target = batch(2)
-    with pytest.raises(ValueError, match=r"target must be \[2, 7, V\], got \[2, 6, V\]"):
+    with pytest.raises(ValueError, match=r"target must be \[2, 7, V\], got \[2, 6, 5\]"):
         polydraft.verify(pair, target[:, :6], 1)
-    with pytest.raises(ValueError, match=r"integers \[B, K, L\]"):
+    with pytest.raises(ValueError, match=r"integers \[B, K, L\] .* got torch.int64 \[3, 2\]; .*tokens\[None\]"):
         polydraft.verify((pair[0][0], pair[1]), target, 1)
     with pytest.raises(TypeError, match="a list of 2 rngs"):
         polydraft.verify(pair, target, [1])
@@ -156,3 +156,34 @@ def test_cpu_rejects_invalid_arguments():
         polydraft.verify(draft, target[0].numpy(), 1, draft_sampling=Sampling())
     with pytest.raises(TypeError, match="on one device"):
         polydraft.verify((pair[0], pair[1].to("meta")), target, 1)
+    with pytest.raises(TypeError, match="all as numpy arrays or all as tensors, got torch tensor, numpy array, torch tensor"):
+        polydraft.verify((pair[0], pair[1].numpy()), target, 1)
+    with pytest.raises(ValueError, match="one vocabulary for draft and target, got 5 and 4 logits"):
+        polydraft.verify(pair, target[..., :4], 1)
+
+
+def test_numpy_pair_equals_torch_pair():
+    """Also tensors with gradients, and numbers in float16."""
+    pair, target = batch(30)
+    expected = polydraft.verify(pair, target, 1)
+    arrays = tuple(part.numpy() for part in pair)
+    found = polydraft.verify(arrays, target.numpy(), 1)
+    assert isinstance(found, polydraft.VerifiedArrays)
+    for name in ("path", "length", "next", "tokens"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name).numpy())
+        assert getattr(found, name).dtype == getattr(expected, name).numpy().dtype
+    with_gradient = polydraft.verify((pair[0], pair[1].clone().requires_grad_()), target.clone().requires_grad_(), 1)
+    assert torch.equal(with_gradient.tokens, expected.tokens)
+    halves = pair[1].half(), target.half()
+    of_torch = polydraft.verify((pair[0], halves[0]), halves[1], 1)
+    of_numpy = polydraft.verify((arrays[0], halves[0].numpy()), halves[1].numpy(), 1)
+    np.testing.assert_array_equal(of_numpy.tokens, of_torch.tokens.numpy())
+    with pytest.raises(ValueError, match=r"got int64 \[3, 2\]; for one sequence, add a dimension"):
+        polydraft.verify((arrays[0][0], arrays[1][0]), target[0].numpy(), 1)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_rows_of_tensors_in_half_precision(kind):
+    logits = torch.tensor([1.0, 0.5, -2.0], dtype=kind, requires_grad=True)
+    found = polydraft.Distribution.from_logits(logits).to_numpy()
+    np.testing.assert_allclose(found, torch.softmax(logits.detach().float(), 0).numpy(), atol=1e-6)

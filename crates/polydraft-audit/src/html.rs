@@ -9,6 +9,8 @@ const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;mar
     .fault{color:#a40e26;font-weight:600}.not-enough-data,.not-applicable{color:#59636e}\
     pre{white-space:pre-wrap;word-break:break-all;background:#f6f8fa;padding:.7rem;\
     border-radius:6px;font-size:.85rem}dt{font-weight:600}dd{margin:0 0 .5rem}\
+    h1,dd,td{overflow-wrap:anywhere}@media(max-width:40rem){.checks{overflow-x:auto}\
+    .checks td:last-child{min-width:14rem}td,th{overflow-wrap:normal;padding:.3rem}}\
     @media(prefers-color-scheme:dark){body{color:#e6edf3;background:#0d1117}\
     pre{background:#161b22}td,th{border-color:#30363d}.passed{color:#3fb950}\
     .fault{color:#ff7b72}.not-enough-data,.not-applicable{color:#9198a1}}";
@@ -54,8 +56,8 @@ pub fn page(report: &Report) -> String {
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
          <title>{title}</title><style>{STYLE}</style></head><body>\
          <h1 class=\"{class}\">{title}</h1><dl>{facts}</dl>\
-         <h2>Checks</h2><table><tr><th>check</th><th>verdict</th><th>p</th><th>would find</th>\
-         <th>count</th><th>observation</th></tr>{rows}</table>{evidence}\
+         <h2>Checks</h2><div class=\"checks\"><table><tr><th>check</th><th>verdict</th><th>p</th>\
+         <th>would find</th><th>count</th><th>observation</th></tr>{rows}</table></div>{evidence}\
          <p>p: the probability of as much evidence against a lossless server, however long one \
          looks. Would find: the smallest error, in total variation at every token, that this check \
          would have found in 19 of 20 audits.</p></body></html>\n"

@@ -11,3 +11,4 @@ mod learning;
 mod messages;
 mod program;
 mod self_draft;
+mod serving;

@@ -45,6 +45,7 @@ pub use machine::{available_memory, machine, threads, threads_or_all, use_thread
 pub use models::{LanguageModel, ModelOptions, Models, TemplateOptions, advise, default_precision};
 pub use plan::check_self_draft;
 pub use polydraft::policy::TreeName;
+pub use polydraft_engine::Limits;
 pub use polydraft_models::{release_freed_memory, retain_freed_memory};
 pub use process::{GgufDescription, describe_gguf, has_ended, has_llama, host, leave, serve_rpc};
 pub use requests::{SeededRng, Settings, random, seeded};

@@ -1,22 +1,38 @@
-// Page of `polydraft serve`: shows the output as it is decoded, and the draft tree of every step. Uses no libraries and no other server.
+// Page of `polydraft serve`: the conversation. `steps.js` draws the steps of decoding.
+// Markdown is rendered by marked and cleaned by DOMPurify, both served by this program.
 'use strict';
 
 const $ = id => document.getElementById(id);
 const make = (name, attributes = {}, ...children) => {
   const svg = ['svg', 'g', 'rect', 'path', 'text', 'title'].includes(name);
-  const element = svg ? document.createElementNS('http://www.w3.org/2000/svg', name) : document.createElement(name);
+  const element = svg ? document.createElementNS('http://www.w3.org/2000/svg', name)
+    : document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   element.append(...children);
   return element;
 };
 
-const state = { messages: [], steps: [], shown: -1, node: null, live: true, request: null, models: [], speeds: {}, conversation: null };
+const state = {
+  messages: [], steps: [], shown: -1, node: null, live: true, request: null, models: [],
+  speeds: {}, conversation: null,
+};
 
-/// Text with visible white space. End tokens have no text.
-const visible = text => text === '' ? '⏹' : text.replace(/ /g, '·').replace(/\n/g, '↵').replace(/\t/g, '⇥');
-const short = text => { const seen = [...visible(text)]; return seen.length > 11 ? seen.slice(0, 10).join('') + '…' : seen.join(''); };
-const number = p => p >= 0.9995 ? '1' : p >= 0.0995 ? p.toFixed(2).slice(1) : p >= 0.001 ? p.toFixed(3).slice(1) : p > 0 ? '<.001' : '0';
-const percent = p => p >= 0.995 ? '100 %' : p >= 0.095 ? Math.round(100 * p) + ' %' : (100 * p).toFixed(1) + ' %';
+// Markdown.
+
+// Pictures would be loaded from other servers, and forms look like parts of this page.
+const CLEAN = {
+  USE_PROFILES: { html: true }, RETURN_TRUSTED_TYPE: true,
+  FORBID_TAGS: ['img', 'picture', 'video', 'audio', 'form', 'input', 'button', 'textarea',
+    'select', 'style', 'dialog'],
+  FORBID_ATTR: ['style', 'class', 'id', 'name'],
+};
+DOMPurify.addHook('afterSanitizeAttributes', element => {
+  if (element.tagName !== 'A') return;
+  element.setAttribute('target', '_blank');
+  element.setAttribute('rel', 'noopener noreferrer');
+});
+const formatted = text =>
+  DOMPurify.sanitize(marked.parse(text, { gfm: true, breaks: true }), CLEAN);
 
 // Requests.
 
@@ -24,77 +40,240 @@ const headers = () => {
   const key = $('key').value;
   return { 'Content-Type': 'application/json', ...(key ? { Authorization: 'Bearer ' + key } : {}) };
 };
+const isChat = () => $('mode').value === 'chat';
+const selectedModel = () => state.models.find(({ id }) => id === $('models').value);
+const SAMPLING = ['temperature', 'top_p', 'top_k', 'min_p'];
 
-function requestBody() {
-  const body = { stream: true, steps: 8 };
+/// Parameters from the settings. If one sampling setting is given, the others are sent as well:
+/// what the page shows is what applies.
+function givenParams() {
+  const params = {};
   for (const field of $('settings').querySelectorAll('input[name], select[name]')) {
     if (field.value === '') continue;
-    body[field.name] = field.type === 'number' ? Number(field.value) : field.value;
+    params[field.name] = field.type === 'number' ? Number(field.value) : field.value;
   }
-  const { verifier, tree } = body;
-  delete body.verifier; delete body.tree;
+  if (SAMPLING.some(name => name in params)) {
+    const defaults = selectedModel()?.defaults?.[isChat() ? 'chat' : 'completions'] ?? {};
+    for (const name of SAMPLING) params[name] ??= defaults[name];
+  }
+  return params;
+}
+
+function requestBody() {
+  const { verifier, tree, ...params } = givenParams();
+  const body = { ...params, stream: true, stream_options: { include_usage: true }, steps: 8 };
   if (verifier === 'none' || $('decoding').value === 'plain') body.speculation = 'none';
   else if (verifier || tree) body.speculation = { ...(verifier && { verifier }), ...(tree && { tree }) };
   if ($('models').value) body.model = $('models').value;
   return body;
 }
 
-async function send() {
-  const prompt = $('prompt').value;
-  if (state.request) { state.request.abort(); return; }
-  if (!prompt) return;
-  const chat = $('mode').value === 'chat';
-  const body = requestBody();
-  let view;
-  if (chat) {
-    state.messages.push({ role: 'user', content: prompt });
-    addMessage('user').textContent = prompt;
-    body.messages = state.messages;
-    $('prompt').value = '';
-    view = addMessage('assistant');
-  } else {
-    body.prompt = prompt;
-    view = addMessage('text');
-    view.append(prompt);
+/// An error with a message for people.
+const problem = message => Object.assign(new Error(message), { isExplained: true });
+
+/// Sends a request and returns its answer, or throws an error in words.
+async function ask(path, options) {
+  let answer;
+  try {
+    answer = await fetch(path, { headers: headers(), ...options });
+  } catch (error) {
+    if (error.name === 'AbortError') throw error;
+    throw problem('The server cannot be reached. Check that it is still running, and try again.');
   }
-  Object.assign(state, { steps: [], shown: -1, node: null, live: true, request: new AbortController() });
+  if (answer.ok) return answer;
+  const reported = await answer.json().then(({ error }) => error?.message, () => undefined);
+  if (answer.status === 401) {
+    $('settings').open = true;
+    throw problem('This server requires an API key: enter it in the settings.');
+  }
+  throw problem(reported ?? `The server answered with status ${answer.status}.`);
+}
+
+/// Parsed objects of an event stream.
+async function* chunks(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let rest = ''; ;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const events = (rest + value).split('\n\n');
+    rest = events.pop();
+    for (const event of events) {
+      const data = event.split('\n').filter(line => line.startsWith('data: '))
+        .map(line => line.slice(6)).join('');
+      if (data && data !== '[DONE]') yield JSON.parse(data);
+    }
+  }
+}
+
+/// Sends the prompt.
+async function send() {
+  if (state.request) { state.request.abort(); return; }
+  const prompt = $('prompt').value;
+  if (!prompt) return;
+  if (isChat()) {
+    state.messages.push({ role: 'user', content: prompt });
+    addMessage(state.messages.at(-1));
+    $('prompt').value = '';
+    await decode({ role: 'assistant', content: '' }, prompt);
+  } else {
+    await decode({ role: 'text', content: prompt, start: prompt.length });
+  }
+}
+
+/// Decodes a message to its end, or to the limit: new ones, and those that were cut off. `prompt`
+/// is returned to its field if no answer comes.
+async function decode(message, prompt) {
+  const body = requestBody(), chat = message.role === 'assistant', continues = message.cut;
+  if (chat) {
+    const messages = state.messages.map(({ role, content }) => ({ role, content }));
+    Object.assign(body, { messages }, continues && { continue_final_message: true });
+  } else {
+    body.prompt = message.content;
+  }
+  if (chat && !continues) state.messages.push(message);
+  delete message.cut;
+  const view = continues ? message.view : addMessage(message);
+  view.querySelector('.end')?.remove();
+  const request = new AbortController();
+  Object.assign(state, { steps: [], shown: -1, node: null, live: true, request });
+  for (const span of $('messages').querySelectorAll('span[data-step]')) delete span.dataset.step;
   $('send').textContent = 'Stop';
-  let text = '', reasoning, firstStep, tokens = 0;
-  const decoding = body.speculation === 'none' ? 'plain' : 'speculative';
+  $('messages').setAttribute('aria-busy', 'true');
+  const before = message.content.length, timing = { tokens: 0 };
   try {
     const path = chat ? 'v1/chat/completions' : 'v1/completions';
-    const answer = await fetch(path, { method: 'POST', headers: headers(), body: JSON.stringify(body), signal: state.request.signal });
-    if (!answer.ok) throw new Error((await answer.json()).error.message);
+    const { signal } = request;
+    const answer = await ask(path, { method: 'POST', body: JSON.stringify(body), signal });
+    let finish, usage;
     for await (const chunk of chunks(answer.body)) {
-      if (chunk.error) throw new Error(chunk.error.message);
+      if (chunk.error) throw problem(chunk.error.message);
       const choice = chunk.choices[0];
-      const content = (chat ? choice?.delta.content : choice?.text) ?? '';
-      const newReasoning = chat ? choice?.delta.reasoning_content : undefined;
-      text += content;
-      const before = state.steps.length;
-      state.steps.push(...(chunk.steps ?? []));
-      // The first step comes with the prefill: start timing after it.
-      firstStep ??= chunk.steps ? performance.now() : undefined;
-      if (before) for (const step of chunk.steps ?? []) tokens += step.accepted.length + 1;
-      for (const [text, parent] of [[newReasoning, reasoning], [content, view]]) {
-        if (!text) continue;
-        const span = make('span', { 'data-step': Math.max(before, state.steps.length - 1) }, text);
-        span.onclick = () => show(Number(span.dataset.step), false);
-        if (text === newReasoning && !reasoning) view.append(reasoning = make('div', { class: 'reasoning' }));
-        (text === newReasoning ? reasoning : parent).append(span);
-        $('messages').scrollTop = $('messages').scrollHeight;
-      }
-      if (state.live && state.steps.length > before) show(state.steps.length - 1, true);
+      finish ??= choice?.finish_reason;
+      usage = chunk.usage ?? usage;
+      take(message, view, chunk, choice, timing);
     }
-    if (tokens) state.speeds[decoding] = 1000 * tokens / (performance.now() - firstStep);
+    if (!finish) throw problem('The connection broke off before the end of the answer.');
+    if (finish === 'length') message.cut = reasonOfCut(body, usage);
+    if (timing.tokens) {
+      const decoding = body.speculation === 'none' ? 'plain' : 'speculative';
+      state.speeds[decoding] = 1000 * timing.tokens / (performance.now() - timing.start);
+    }
     drawSpeeds();
-    if (state.live) show(mostInteresting(), false);
   } catch (error) {
-    if (error.name !== 'AbortError') addMessage('error').textContent = error.message;
+    const stopped = error.name === 'AbortError';
+    if (message.content.length > before) message.cut = stopped ? 'stopped' : 'broken off';
+    if (!stopped) {
+      const lost = 'The connection broke off before the end of the answer.';
+      showError(error.isExplained ? error.message : lost);
+    }
+    if (chat && !message.content && !message.reasoning) withdraw(message, prompt);
   }
-  if (chat) { state.messages.push({ role: 'assistant', content: text }); saveConversation(); }
+  if (state.live) show(mostInteresting(), false);
+  draw(message);
   state.request = null;
   $('send').textContent = 'Send';
+  $('messages').removeAttribute('aria-busy');
+  saveConversation();
+  // A model that was loaded by this request is described only now.
+  if (!selectedModel()?.defaults) loadModels().catch(() => {});
+}
+
+/// Removes a message without an answer, and returns the prompt to its field.
+function withdraw(message, prompt) {
+  message.view.remove();
+  state.messages = state.messages.filter(other => other !== message);
+  if (prompt === undefined) return;
+  state.messages.pop()?.view.remove();
+  $('prompt').value ||= prompt;
+}
+
+/// Adds a chunk's output and steps to a message.
+function take(message, view, chunk, choice, timing) {
+  const content = choice?.delta?.content ?? choice?.text ?? '';
+  const reasoning = choice?.delta?.reasoning_content ?? '';
+  message.content += content;
+  if (reasoning) message.reasoning = (message.reasoning ?? '') + reasoning;
+  const before = state.steps.length;
+  state.steps.push(...(chunk.steps ?? []));
+  // The first step comes with the prefill: start timing after it.
+  timing.start ??= chunk.steps ? performance.now() : undefined;
+  if (before) for (const step of chunk.steps ?? []) timing.tokens += step.accepted.length + 1;
+  if (content) {
+    const step = Math.max(before, state.steps.length - 1);
+    const span = make('span', { 'data-step': step }, content);
+    span.onclick = () => span.dataset.step && show(Number(span.dataset.step), false);
+    view.querySelector('.tokens').append(span);
+  }
+  if (content || reasoning) drawSoon(message);
+  if (state.live && state.steps.length > before) show(state.steps.length - 1, true);
+}
+
+/// Describes a limit that ended an answer.
+function reasonOfCut(body, usage) {
+  const context = selectedModel()?.max_model_len;
+  const used = usage ? usage.prompt_tokens + usage.completion_tokens : 0;
+  if (context && used >= context) return `the context of ${context} tokens is full`;
+  return body.max_tokens ? `after the limit of ${body.max_tokens} tokens`
+    : `after ${usage?.completion_tokens ?? 'the maximum number of'} tokens`;
+}
+
+// Display of messages.
+
+const isAtEnd = () => {
+  const view = $('messages');
+  return view.scrollHeight - view.scrollTop - view.clientHeight < 60;
+};
+function scrollToEnd() {
+  $('messages').scrollTop = $('messages').scrollHeight;
+  // On narrow screens the document scrolls.
+  if (matchMedia('(max-width: 60rem)').matches) $('messages').lastElementChild?.scrollIntoView({ block: 'end' });
+}
+
+function addMessage(message) {
+  const view = make('div', { class: 'message ' + message.role });
+  if (message.role === 'user') view.append(message.content);
+  else view.append(make('div', { class: 'reasoning', hidden: '' }),
+    make('div', { class: 'formatted' }), make('div', { class: 'tokens' }, message.content));
+  message.view = view;
+  $('messages').append(view);
+  draw(message);
+  scrollToEnd();
+  return view;
+}
+
+/// Draws a message at most once per frame.
+function drawSoon(message) {
+  message.waits ??= requestAnimationFrame(() => { delete message.waits; draw(message); });
+}
+
+function draw(message) {
+  const { view, role, content, reasoning, cut } = message, follows = isAtEnd();
+  if (role === 'user' || !view.isConnected) return;
+  view.querySelector('.reasoning').hidden = !reasoning;
+  view.querySelector('.reasoning').textContent = reasoning ?? '';
+  // Texts to complete need not be Markdown.
+  if (role === 'assistant') view.querySelector('.formatted').innerHTML = formatted(content);
+  view.querySelector('.end')?.remove();
+  if (cut) {
+    const end = make('div', { class: 'end' }, ['stopped', 'broken off'].includes(cut) ? cut : `cut off: ${cut}`);
+    const isLast = role === 'text' || message === state.messages.at(-1);
+    const isFull = cut.startsWith('the context');
+    // A reasoning cannot be continued by a message that begins with it.
+    if (isLast && content && !isFull) {
+      const button = make('button', { type: 'button' }, 'go on');
+      button.onclick = () => state.request || decode(message);
+      end.append(' ', button);
+    } else if (!content) {
+      end.append(' in the reasoning; set a higher limit and send again');
+    }
+    view.append(end);
+  }
+  if (follows) scrollToEnd();
+}
+
+function showError(text) {
+  $('messages').append(make('div', { class: 'message error', role: 'alert' }, text));
+  scrollToEnd();
 }
 
 /// Measured speeds. Both are lower than without the display of steps.
@@ -106,32 +285,33 @@ function drawSpeeds() {
   $('speeds').textContent = speeds.join(' · ');
 }
 
-/// Index of the most interesting step: accepted and rejected tokens, in a large tree.
-function mostInteresting() {
-  const score = step => {
-    const { fate } = read(step), has = kind => fate.includes(kind) ? 1 : 0;
-    return 8 * has('accepted') + 8 * has('rejected') + 2 * step.accepted.length + step.nodes.length;
-  };
-  return state.steps.reduce((best, step, index) => score(step) > score(state.steps[best]) ? index : best, 0);
-}
-
 // Conversations, stored in this browser.
 
-const STORAGE_KEY = 'polydraft-conversations', MAX_CONVERSATIONS = 50;
-const conversations = () => { try { return JSON.parse(localStorage.getItem(STORAGE_KEY)) ?? []; } catch { return []; } };
+const STORAGE_KEY = 'polydraft-conversations', OPEN_KEY = 'polydraft-open';
+const MAX_CONVERSATIONS = 50;
+// Storage may be unavailable; the page works without it.
+const load = key => { try { return JSON.parse(localStorage.getItem(key)); } catch { return null; } };
+const store = (key, value) => {
+  try { localStorage.setItem(key, JSON.stringify(value)); } catch { /* nothing */ }
+};
+const conversations = () => load(STORAGE_KEY) ?? [];
 
 function saveConversation() {
+  if (!state.messages.length) return;
   state.conversation ??= Date.now();
+  const messages = state.messages.map(({ role, content, reasoning, cut }) =>
+    ({ role, content, reasoning, cut }));
   const others = conversations().filter(({ id }) => id !== state.conversation);
-  const all = [{ id: state.conversation, messages: state.messages }, ...others].slice(0, MAX_CONVERSATIONS);
-  // Storage may be unavailable; the page works without it.
-  try { localStorage.setItem(STORAGE_KEY, JSON.stringify(all)); } catch { /* nothing */ }
+  store(STORAGE_KEY, [{ id: state.conversation, messages }, ...others].slice(0, MAX_CONVERSATIONS));
+  store(OPEN_KEY, state.conversation);
   listConversations();
 }
 
 function listConversations() {
-  const option = ({ id, messages }) => make('option', { value: id }, messages[0]?.content.slice(0, 60) ?? '');
-  $('conversations').replaceChildren(make('option', { value: '' }, 'new conversation'), ...conversations().map(option));
+  const option = ({ id, messages }) =>
+    make('option', { value: id }, messages[0]?.content.slice(0, 60) ?? '');
+  const none = make('option', { value: '' }, 'new conversation');
+  $('conversations').replaceChildren(none, ...conversations().map(option));
   $('conversations').value = state.conversation ?? '';
 }
 
@@ -139,262 +319,79 @@ function open(id) {
   state.request?.abort();
   const found = conversations().find(conversation => String(conversation.id) === String(id));
   Object.assign(state, { messages: found?.messages ?? [], conversation: found?.id ?? null });
+  store(OPEN_KEY, state.conversation);
   $('messages').replaceChildren();
-  for (const { role, content } of state.messages) addMessage(role).textContent = content;
+  for (const message of state.messages) addMessage(message);
   listConversations();
 }
 
-// Export of the tree as an image.
-
-/// A copy of the SVG with its styles inlined.
-function picture() {
-  const source = $('tree'), copy = source.cloneNode(true), all = [...source.querySelectorAll('*')];
-  copy.querySelectorAll('*').forEach((element, index) => {
-    const style = getComputedStyle(all[index]);
-    for (const name of ['fill', 'stroke', 'stroke-width', 'stroke-dasharray', 'opacity', 'font-family', 'font-size', 'font-weight'])
-      element.style.setProperty(name, style.getPropertyValue(name));
-  });
-  const [width, height] = ['width', 'height'].map(name => Number(source.getAttribute(name)));
-  copy.setAttribute('xmlns', 'http://www.w3.org/2000/svg');
-  copy.prepend(make('rect', { width, height, fill: getComputedStyle(document.body).backgroundColor }));
-  return { text: new XMLSerializer().serializeToString(copy), width, height };
-}
-
-function save(blob, name) {
-  const link = make('a', { href: URL.createObjectURL(blob), download: name });
-  link.click();
-  URL.revokeObjectURL(link.href);
-}
-
-$('svg').onclick = () => state.steps.length && save(new Blob([picture().text], { type: 'image/svg+xml' }), 'step.svg');
-$('png').onclick = () => {
-  if (!state.steps.length) return;
-  const { text, width, height } = picture(), image = new Image(), canvas = make('canvas');
-  image.onload = () => {
-    [canvas.width, canvas.height] = [2 * width, 2 * height];
-    canvas.getContext('2d').drawImage(image, 0, 0, 2 * width, 2 * height);
-    canvas.toBlob(blob => save(blob, 'step.png'));
-  };
-  image.src = 'data:image/svg+xml,' + encodeURIComponent(text);
-};
-
-/// Parsed objects of an event stream.
-async function* chunks(body) {
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  for (let rest = ''; ;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    const events = (rest + value).split('\n\n');
-    rest = events.pop();
-    for (const event of events) {
-      const data = event.split('\n').filter(line => line.startsWith('data: ')).map(line => line.slice(6)).join('');
-      if (data && data !== '[DONE]') yield JSON.parse(data);
-    }
-  }
-}
-
-function addMessage(kind) {
-  const view = make('div', { class: 'message ' + kind });
-  $('messages').append(view);
-  $('messages').scrollTop = $('messages').scrollHeight;
-  return view;
-}
-
-// Display of a step.
-
-/// Children and outcome of each node, the last accepted node, and the kind of the emitted token.
-function read(step) {
-  const children = step.nodes.map(() => []);
-  step.nodes.forEach((node, id) => node.drawn && children[node.drawn.parent].push(id));
-  const accepted = new Set(step.accepted);
-  const reached = id => id === 0 || accepted.has(id);
-  const fate = step.nodes.map((node, id) => id === 0 ? 'root' : accepted.has(id) ? 'accepted' : reached(node.drawn.parent) ? 'rejected' : 'unreached');
-  const end = step.accepted.at(-1) ?? 0;
-  return { children, fate, end, last: children[end].length ? 'correction' : 'bonus' };
-}
-
-function show(index, live) {
-  if (!state.steps[index]) return;
-  state.shown = index; state.live = live; state.node = null;
-  const slider = $('step');
-  slider.max = state.steps.length - 1; slider.value = index;
-  $('position').textContent = `step ${index + 1} of ${state.steps.length}`;
-  for (const span of document.querySelectorAll('.message span')) span.classList.remove('shown');
-  const spans = [...($('messages').lastElementChild?.querySelectorAll('span') ?? [])];
-  spans.find(span => Number(span.dataset.step) === index)?.classList.add('shown');
-  const step = state.steps[index], { end } = read(step);
-  drawVerdict(step); drawTree(step); drawDistributions(step, end); drawChart();
-}
-
-function drawVerdict(step) {
-  const { children, end, last } = read(step), drafted = step.nodes.length - 1, accepted = step.accepted.length;
-  const emitted = make('code', {}, short(step.emitted.text));
-  const parts = drafted === 0 ? ['No drafts: ', emitted, ' was sampled from the target.']
-    : [make('b', {}, `${accepted + 1} token${accepted ? 's' : ''} in one pass: `), `${drafted} drafted, ${accepted} accepted, then `, emitted,
-      last === 'bonus' ? ' as a bonus: no draft was left to reject, and the pass had already computed the next distribution.'
-        : ` as a correction: sampled from the part of the target's distribution that the draft${children[end].length > 1 ? 's' : ''} did not cover.`];
-  $('verdict').replaceChildren(...parts);
-}
-
-const WIDE = 96, HIGH = 38, ACROSS = 128, DOWN = 48;
-
-function drawTree(step) {
-  const { children, fate, end, last } = read(step), cells = [];
-  let leaf = 0, deepest = 0;
-  const lay = (id, depth) => {
-    deepest = Math.max(deepest, depth);
-    const rows = children[id].map(child => lay(child, depth + 1));
-    if (id === end) { rows.push(leaf); cells.emitted = [depth + 1, leaf++]; deepest = Math.max(deepest, depth + 1); }
-    const row = rows.length ? (rows[0] + rows.at(-1)) / 2 : leaf++;
-    cells[id] = [depth, row];
-    return row;
-  };
-  lay(0, 0);
-  const x = depth => 12 + depth * ACROSS, y = row => 12 + row * DOWN;
-  const svg = $('tree');
-  svg.replaceChildren();
-  svg.setAttribute('width', x(deepest) + WIDE + 12); svg.setAttribute('height', y(leaf - 1) + HIGH + 12);
-  const edge = ([fromDepth, fromRow], [toDepth, toRow], kind) => {
-    const x1 = x(fromDepth) + WIDE, y1 = y(fromRow) + HIGH / 2, x2 = x(toDepth), y2 = y(toRow) + HIGH / 2, middle = (x1 + x2) / 2;
-    svg.append(make('path', { class: 'edge ' + kind, d: `M${x1},${y1}C${middle},${y1} ${middle},${y2} ${x2},${y2}` }));
-  };
-  const chip = ([depth, row], kind, text, below, id) => {
-    const group = make('g', { class: 'node ' + kind, transform: `translate(${x(depth)},${y(row)})`, tabindex: id === undefined ? -1 : 0 },
-      make('rect', { width: WIDE, height: HIGH, rx: 9 }),
-      make('text', { x: WIDE / 2, y: 16, 'text-anchor': 'middle' }, text),
-      make('text', { x: WIDE / 2, y: 30, 'text-anchor': 'middle', class: 'small' }, below));
-    if (id !== undefined) {
-      group.dataset.node = id;
-      group.onclick = () => drawDistributions(step, id);
-      group.onkeydown = event => event.key === 'Enter' && drawDistributions(step, id);
-    }
-    svg.append(group);
-  };
-  step.nodes.forEach((node, id) => node.drawn && edge(cells[node.drawn.parent], cells[id], fate[id]));
-  edge(cells[end], cells.emitted, last);
-  step.nodes.forEach((node, id) => chip(cells[id], fate[id], node.drawn ? short(node.drawn.text) : 'text so far',
-    node.drawn ? `${number(node.drawn.draft)} → ${number(node.drawn.target)}` : `${node.draws || 'no'} draw${node.draws === 1 ? '' : 's'}`, id));
-  chip(cells.emitted, last, short(step.emitted.text), last);
-  const right = x(cells.emitted[0]) + WIDE - $('scroll').clientWidth;
-  if (right > 0) $('scroll').scrollLeft = right + 12;
-}
-
-function drawDistributions(step, id) {
-  const node = step.nodes[id], { children, fate } = read(step);
-  state.node = id;
-  for (const chip of $('tree').querySelectorAll('.node')) chip.classList.toggle('chosen', chip.dataset.node === String(id));
-  $('distributions-title').textContent = id === 0 ? 'Two distributions of the next token' : `Two distributions after “${visible(node.drawn.text)}”`;
-  const words = [];
-  if (node.overlap !== null) words.push(`They share ${percent(node.overlap)}, the acceptance rate of a single draft here. `);
-  for (const child of children[id]) {
-    const { text, draft, target } = step.nodes[child].drawn, token = make('code', {}, short(text));
-    if (fate[child] === 'accepted') words.push(token, target >= draft ? ' was accepted: it is at least as likely under the target as under the draft. '
-      : ' was accepted at random, although it is less likely under the target than under the draft. ');
-    if (fate[child] === 'rejected') words.push(token, target === 0 ? ' was rejected: its probability under the target is 0. '
-      : target < draft ? ` was rejected at random: it is ${(draft / target).toFixed(1)} times as likely under the draft as under the target. `
-        : ' lost to another draft. ');
-  }
-  if (!node.draft.length) words.push('No drafts after this node: only the target has a distribution.');
-  $('distributions-text').replaceChildren(...words);
-  const tokens = new Map();
-  for (const [distribution, side] of [[node.target, 'target'], [node.draft, 'draft']])
-    for (const { id, text, p } of distribution) tokens.set(id, { ...(tokens.get(id) ?? { text }), [side]: p });
-  const rows = [...tokens.values()].sort((a, b) => Math.max(b.draft ?? 0, b.target ?? 0) - Math.max(a.draft ?? 0, a.target ?? 0)).slice(0, 10);
-  const bar = (side, p) => make('div', { class: 'bar ' + side }, ...(p === undefined ? ['lower'] : [make('i', { 'data-width': p }), number(p)]));
-  $('distributions').replaceChildren(...(rows.length ? [make('span', { class: 'title' }, 'token'), make('span', { class: 'title' }, 'draft'), make('span', { class: 'title' }, 'target')] : []),
-    ...rows.flatMap(({ text, draft, target }) => [make('span', { class: 'token', title: text }, visible(text)), bar('draft', draft), bar('target', target)]));
-  for (const i of $('distributions').querySelectorAll('i')) i.style.width = `calc((100% - 3rem) * ${i.dataset.width})`;
-  drawShares(node);
-}
-
-/// Shares of [0, 1]: for each priority, the probability of each token that draws it.
-function drawShares(node) {
-  const probabilities = new Map(node.draft.map(({ id, p }) => [id, p])), shared = (node.shares ?? []).filter(({ id }) => probabilities.has(id));
-  $('shares-part').hidden = !shared.length;
-  if (!shared.length) return;
-  const colour = index => `hsl(${(205 + index * 137) % 360} 62% 58%)`;
-  const ends = [...new Set(shared.flatMap(({ parts }) => parts.flatMap(([start, length]) => [start, start + length])))].sort((a, b) => a - b);
-  const rects = [];
-  ends.slice(0, -1).forEach((from, at) => {
-    const to = ends[at + 1];
-    let top = 0;
-    shared.forEach(({ id, text, parts }, index) => {
-      const density = ([start, length, p]) => start <= from && to <= start + length ? p / length : 0;
-      const height = probabilities.get(id) * parts.reduce((sum, part) => sum + density(part), 0);
-      if (height < 1e-4) return;
-      rects.push(make('rect', { x: 1000 * from, y: 100 * top, width: 1000 * (to - from) + 0.5, height: 100 * height, fill: colour(index) },
-        make('title', {}, `${visible(text)}: ${percent(height)} of priorities from ${number(from)} to ${number(to)}`)));
-      top += height;
-    });
-  });
-  $('shares').replaceChildren(make('rect', { class: 'rest', x: 0, y: 0, width: 1000, height: 100 }), ...rects);
-  $('shares-names').replaceChildren(...shared.map(({ id, text }, index) => {
-    const dot = make('i', {});
-    dot.style.background = colour(index);
-    return make('span', {}, dot, short(text), ` ${percent(probabilities.get(id))}`);
-  }));
-}
-
-function drawChart() {
-  const svg = $('chart'), steps = state.steps, chartWidth = svg.clientWidth || 600, chartHeight = 90;
-  const maxTokens = Math.max(4, ...steps.map(step => step.accepted.length + 1)), width = Math.min(24, chartWidth / steps.length);
-  svg.replaceChildren();
-  svg.setAttribute('viewBox', `0 0 ${chartWidth} ${chartHeight}`);
-  let sum = 0;
-  const line = steps.map((step, index) => {
-    const tokens = step.accepted.length + 1, height = tokens / maxTokens * (chartHeight - 6);
-    sum += tokens;
-    const rect = make('rect', { class: index === state.shown ? 'tokens shown' : 'tokens', x: index * width, y: chartHeight - height, width: Math.max(1, width - 1), height, rx: 2 },
-      make('title', {}, `step ${index + 1}: ${tokens}`));
-    rect.onclick = () => show(index, false);
-    svg.append(rect);
-    return `${index ? 'L' : 'M'}${(index + 0.5) * width},${chartHeight - sum / (index + 1) / maxTokens * (chartHeight - 6)}`;
-  });
-  svg.append(make('path', { d: line.join('') }));
-  $('efficiency').textContent = `${sum} tokens, ${steps.length} passes: ${(sum / steps.length).toFixed(2)} a pass`;
-  const drafted = [], accepted = [];
-  for (const step of steps) {
-    const depths = [0];
-    step.nodes.forEach((node, id) => { if (node.drawn) depths[id] = depths[node.drawn.parent] + 1; });
-    for (let depth = 0; depth < Math.max(...depths); depth++) drafted[depth] = (drafted[depth] ?? 0) + 1;
-    for (let depth = 0; depth < step.accepted.length; depth++) accepted[depth] = (accepted[depth] ?? 0) + 1;
-  }
-  $('positions').replaceChildren(...drafted.map((count, depth) => make('span', {}, `position ${depth + 1}: ${percent((accepted[depth] ?? 0) / count)} accepted`)));
-}
-
-// Event handlers.
-
-$('message-form').onsubmit = event => { event.preventDefault(); send(); };
-$('prompt').onkeydown = event => {
-  if (event.key === 'Enter' && !event.shiftKey && $('mode').value === 'chat') { event.preventDefault(); send(); }
-};
-$('new').onclick = () => open('');
-$('conversations').onchange = () => open($('conversations').value);
-$('delete').onclick = () => {
-  const rest = conversations().filter(({ id }) => id !== state.conversation);
-  try { localStorage.setItem(STORAGE_KEY, JSON.stringify(rest)); } catch { /* nothing */ }
-  open('');
-};
-$('step').oninput = () => show(Number($('step').value), false);
-$('back').onclick = () => show(state.shown - 1, false);
-$('next').onclick = () => show(state.shown + 1, state.shown + 2 >= state.steps.length);
+// Models and settings.
 
 async function loadModels() {
-  const answer = await fetch('v1/models', { headers: headers() });
-  if (answer.status === 401) { $('settings').open = true; $('model').textContent = 'needs an API key: see Settings'; return; }
-  state.models = (await answer.json()).data;
+  const selected = $('models').value;
+  state.models = (await (await ask('v1/models')).json()).data;
   $('models').replaceChildren(...state.models.map(({ id }) => make('option', { value: id }, id)));
+  if (state.models.some(({ id }) => id === selected)) $('models').value = selected;
   describe();
 }
 
 /// Shows the selected model. Its details are known only if it is loaded.
 function describe() {
-  const model = state.models.find(({ id }) => id === $('models').value), speculation = model?.speculation;
-  $('model').textContent = speculation ? `${speculation.draft ?? 'draft'} · ${speculation.verifier} · ${speculation.tree}` : '';
-  const options = ['', ...(speculation?.verifiers ?? []), 'none'].map(name => make('option', { value: name }, name || `default (${speculation?.verifier ?? 'none'})`));
-  document.querySelector('[name=verifier]').replaceChildren(...options);
+  const speculation = selectedModel()?.speculation;
+  $('model').textContent = speculation
+    ? `${speculation.draft ?? 'draft'} · ${speculation.verifier} · ${speculation.tree}` : '';
+  const verifiers = ['', ...(speculation?.verifiers ?? []), 'none'];
+  const name = verifier => verifier || `default (${speculation?.verifier ?? 'none'})`;
+  const field = document.querySelector('[name=verifier]'), chosen = field.value;
+  field.replaceChildren(...verifiers.map(one => make('option', { value: one }, name(one))));
+  if (verifiers.includes(chosen)) field.value = chosen;
+  document.querySelector('[name=tree]').placeholder = speculation?.tree ?? 'none';
+  describeSampling();
 }
-$('key').onchange = () => loadModels();
+
+/// Shows the sampling settings and the limit that apply to the next answer.
+function describeSampling() {
+  const model = selectedModel(), defaults = model?.defaults?.[isChat() ? 'chat' : 'completions'];
+  const limit = defaults?.max_tokens;
+  const context = model?.max_model_len ? `context: ${model.max_model_len}` : 'context';
+  for (const name of SAMPLING) {
+    const shown = defaults?.[name] === 0 && name !== 'temperature' ? 'off' : defaults?.[name];
+    document.querySelector(`[name=${name}]`).placeholder = shown ?? 'default';
+  }
+  document.querySelector('[name=max_tokens]').placeholder = limit || context;
+  if (!defaults) { $('sampling').textContent = ''; return; }
+  const { temperature, top_p, top_k, min_p, max_tokens } = { ...defaults, ...givenParams() };
+  const parts = [temperature === 0 ? 'greedy' : `temperature ${temperature}`];
+  if (temperature !== 0 && top_p !== 1) parts.push(`top-p ${top_p}`);
+  if (temperature !== 0 && top_k > 0) parts.push(`top-k ${top_k}`);
+  if (temperature !== 0 && min_p > 0) parts.push(`min-p ${min_p}`);
+  const most = max_tokens ? `at most ${max_tokens} tokens` : `up to the end of the ${context} tokens`;
+  $('sampling').textContent = [...parts, most].join(' · ').replace(': ', ' of ');
+}
+
+$('message-form').onsubmit = event => { event.preventDefault(); send(); };
+$('prompt').onkeydown = event => {
+  if (event.key === 'Enter' && !event.shiftKey && isChat() && !event.isComposing) {
+    event.preventDefault();
+    if (!state.request) send();
+  }
+};
+$('new').onclick = () => open('');
+$('conversations').onchange = () => open($('conversations').value);
+$('delete').onclick = () => {
+  store(STORAGE_KEY, conversations().filter(({ id }) => id !== state.conversation));
+  open('');
+};
+$('view').onchange = () => $('messages').classList.toggle('raw', $('view').value === 'tokens');
+$('key').onchange = () => loadModels().catch(error => { $('model').textContent = error.message; });
 $('models').onchange = () => { state.speeds = {}; drawSpeeds(); describe(); };
-listConversations();
+$('mode').onchange = describeSampling;
+$('settings').oninput = describeSampling;
+// A reload while an answer is decoded keeps the part that has come.
+addEventListener('pagehide', () => {
+  const last = state.messages.at(-1);
+  if (state.request && last?.role === 'assistant' && last.content) last.cut = 'broken off';
+  saveConversation();
+});
+open(load(OPEN_KEY) ?? '');
 loadModels().catch(error => { $('model').textContent = error.message; });

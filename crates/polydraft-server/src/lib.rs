@@ -12,6 +12,7 @@ mod http;
 mod loaded_model;
 mod models;
 mod options;
+mod request_log;
 mod serve;
 mod telemetry;
 mod worker;
@@ -20,6 +21,7 @@ pub use http::server::Server;
 pub use loaded_model::{Defaults, ServedModel};
 pub use log::LevelFilter as LogLevel;
 pub use options::{OfferedModel, ServerOptions};
+pub use request_log::LogFormat;
 pub use serve::{is_valid_key, parse_origin, serve};
 pub use worker::Capacity;
 

@@ -7,6 +7,7 @@ use log::LevelFilter;
 use polydraft_runtime::Description;
 use serde_json::{Map, Value};
 
+use crate::request_log::LogFormat;
 use crate::worker::{Capacity, MAX_ALTERNATIVES};
 
 /// One model that the server offers.
@@ -69,6 +70,8 @@ pub struct ServerOptions {
     pub ignore_published_sampling: bool,
     /// Level of log messages.
     pub log_level: LevelFilter,
+    /// Form of log messages.
+    pub log_format: LogFormat,
     /// Exit code after a second signal to stop.
     pub interrupted_exit_code: u8,
 }
@@ -98,6 +101,7 @@ impl Default for ServerOptions {
             ignore_end_tokens: false,
             ignore_published_sampling: false,
             log_level: LevelFilter::Info,
+            log_format: LogFormat::Text,
             interrupted_exit_code: 130,
         }
     }

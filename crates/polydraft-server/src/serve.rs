@@ -1,5 +1,6 @@
 //! Runs a server: loads the models, opens the port, and stops on signals.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Result, anyhow};
@@ -15,6 +16,7 @@ use crate::http::server::Server;
 use crate::loaded_model::{Defaults, ServedModel};
 use crate::models::{ModelEntry, Models};
 use crate::options::{OfferedModel, ServerOptions};
+use crate::request_log::{self, LogFormat, LogListener};
 
 /// Default token limit of a completion.
 const DEFAULT_COMPLETION_TOKENS: usize = 128;
@@ -27,8 +29,19 @@ const DEFAULT_COMPLETION_TOKENS: usize = 128;
 /// large for all requests.
 pub fn serve(options: ServerOptions, listener: &'static (dyn Listener + Sync)) -> Result<()> {
     let (addresses, interrupted) = (options.addresses.clone(), options.interrupted_exit_code);
-    // Log this program's messages only. A logger that the process already has stays.
-    let _ = env_logger::Builder::new().filter_module("polydraft", options.log_level).try_init();
+    request_log::start(options.log_level, options.log_format);
+    let listener = match options.log_format {
+        LogFormat::Text => listener,
+        LogFormat::Json => &LogListener,
+    };
+    let is_open = |address: &&SocketAddr| !address.ip().is_loopback();
+    if let (None, Some(open)) = (&options.api_key, addresses.iter().find(is_open)) {
+        let note = format!(
+            "every client that reaches {} can use this server, because it requires no API key",
+            open.ip()
+        );
+        listener.note(&note.into());
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .max_blocking_threads(4)
@@ -40,7 +53,7 @@ pub fn serve(options: ServerOptions, listener: &'static (dyn Listener + Sync)) -
     let all_sent = runtime.block_on(async {
         let server = Server::listen(&addresses, models.clone()).await?;
         let addresses_text: Vec<String> =
-            server.addresses()?.iter().map(|address| format!("http://{address}/v1")).collect();
+            server.addresses()?.iter().map(|address| format!("http://{address}/")).collect();
         let mut signals = StopSignals::new()?;
         let (stop_sender, stop) = tokio::sync::oneshot::channel();
         tokio::spawn(async move {
@@ -57,7 +70,11 @@ pub fn serve(options: ServerOptions, listener: &'static (dyn Listener + Sync)) -
         tokio::spawn(async move {
             match models.load_first().await {
                 Ok(()) => {
-                    let note = format!("serving at {}; Ctrl-C stops", addresses_text.join(" and "));
+                    let pages = addresses_text.join(" and ");
+                    let apis: Vec<_> =
+                        addresses_text.iter().map(|page| page.clone() + "v1").collect();
+                    let note =
+                        format!("serving at {pages} (API: {}); Ctrl-C stops", apis.join(" and "));
                     listener.note(&note.into());
                     // Keep `failure_sender`: dropping it would stop the server.
                     std::future::pending::<()>().await;

@@ -14,7 +14,7 @@ const server = spawn(program, ['--no-config', 'serve', '--port', '0', '--api-key
 const url = await new Promise((done, failed) => {
   let output = '';
   server.stderr.on('data', data => {
-    const found = /serving at (http\S+);/.exec(output += data);
+    const found = /\(API: (http\S+)\);/.exec(output += data);
     if (found) done(found[1]);
   });
   server.on('exit', () => failed(new Error(output)));

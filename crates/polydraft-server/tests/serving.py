@@ -14,7 +14,7 @@ def serving(program, *arguments):
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         for line in server.stderr:
-            if found := re.search(r"serving at (http\S+);", line):
+            if found := re.search(r"\(API: (http\S+)\);", line):
                 base_url = found[1]
                 break
         else:

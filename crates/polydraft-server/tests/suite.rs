@@ -5,6 +5,7 @@ mod common;
 mod dialects;
 mod native;
 mod options;
+mod pages;
 mod parameters;
 mod progress;
 mod refusals;

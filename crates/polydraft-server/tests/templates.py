@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -191,6 +192,8 @@ class Server:
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         found = (re.search(r"serving at (http://[^/;]+)", line) for line in self.process.stderr)
         self.url = next(match[1] for match in found if match)
+        # The log has a line for each request: a full pipe would stop the server.
+        threading.Thread(target=lambda: [None for _ in self.process.stderr], daemon=True).start()
 
     def __enter__(self):
         return self

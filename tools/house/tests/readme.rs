@@ -28,8 +28,18 @@ fn readme_has_the_example_that_compiles() {
     let text = readme();
     let shown = text.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next());
     let shown = shown.expect("a block of Rust in README.md");
-    let indented: String = shown.lines().map(|line| format!("    {line}\n")).collect();
-    assert!(example.contains(&indented), "README.md and examples/readme.rs differ:\n{shown}");
+    // The example adds only a header.
+    let (_, program) = example.split_once("\n\n").expect("a header");
+    assert_eq!(program, shown, "README.md and examples/readme.rs differ");
+    // The crate that it uses is named as a dependency, with a path that exists.
+    let dependency = Regex::new(r#"`([a-z-]+) = \{ path = "../polydraft/([^"]*)" \}`"#);
+    let dependency = dependency.expect("an expression").captures(&text).expect("a dependency");
+    let [name, folder] = dependency.extract().1;
+    assert!(root().join(folder).join("Cargo.toml").exists(), "{folder}");
+    let crates = Regex::new(r"\b(polydraft[a-z_]*)::").expect("an expression");
+    for used in crates.captures_iter(shown) {
+        assert_eq!(used[1].replace('_', "-"), name);
+    }
 }
 
 #[test]

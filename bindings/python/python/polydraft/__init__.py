@@ -13,6 +13,7 @@ from ._native import *  # noqa: F403
 from ._native import DRAFTINGS, RULES, TREES, VERIFIERS, __version__
 from .auditing import audit
 from .errors import Error
+from .paths import VerifiedArrays
 from .traces import Replayed, replay
 from .verification import enumerate_decisions, verify, verify_arrays
 

@@ -3,22 +3,24 @@
 from collections.abc import Callable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from types import TracebackType
+from typing import Any, Protocol, TypeAlias, TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 class _DLPack(Protocol):
-    def __dlpack__(self) -> Any: ...
+    def __dlpack__(self) -> object: ...  # a PyCapsule, which has no type of its own
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
-# float32 or float64, in CPU memory.
-_Numbers: TypeAlias = NDArray[np.float32] | NDArray[np.float64] | _DLPack | list[float] | list[Any] | tuple[Any, ...]
-_Integers: TypeAlias = NDArray[np.integer[Any]] | _DLPack | list[int] | tuple[int, ...]
+# float16, float32 or float64, in CPU memory; of rows also lists of arrays and None.
+_Array: TypeAlias = NDArray[np.float16] | NDArray[np.float32] | NDArray[np.float64] | _DLPack
+_Numbers: TypeAlias = _Array | Sequence[float] | Sequence[_Array | Sequence[float] | None]
+_Integers: TypeAlias = NDArray[np.integer] | _DLPack | list[int] | tuple[int, ...]
 _Distribution: TypeAlias = Distribution | _Numbers
 _Distributions: TypeAlias = list[Distribution] | _Numbers
 _Rng: TypeAlias = Rng | int | None
-_Settings: TypeAlias = dict[str, Any]
+_Settings: TypeAlias = dict[str, object]
 # Acceptance rates, or a file with them.
 _Acceptance: TypeAlias = Sequence[float] | str | PathLike[str]
 _DraftArgument: TypeAlias = str | PathLike[str] | TableModel
@@ -84,7 +86,7 @@ class Distribution:
     def support_size(self) -> int: ...
     def probability(self, token: int) -> float: ...
     def to_numpy(self) -> NDArray[np.float64]: ...
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]: ...
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[np.float64]: ...
     def support(self) -> tuple[NDArray[np.uint32], NDArray[np.float64]]: ...
     def argmax(self) -> int: ...
     def most_likely(self, count: int) -> list[int]: ...
@@ -159,7 +161,12 @@ class Draft:
     def frontier(self) -> list[int]: ...
     def grow(self, distributions: _Distributions, rng: _Rng = None, sampling: Sampling | None = None) -> None: ...
     @staticmethod
-    def from_paths(tokens: Any, distributions: Any, root: int = 0, sampling: Sampling | None = None) -> Draft: ...
+    def from_paths(
+        tokens: NDArray[np.integer] | Sequence[_Integers],
+        distributions: NDArray[np.floating] | Sequence[_Distributions],
+        root: int = 0,
+        sampling: Sampling | None = None,
+    ) -> Draft: ...
     @staticmethod
     def given(
         tokens: _Integers,
@@ -204,7 +211,11 @@ class Verifier:
     def fallbacks(self) -> int: ...
     def verify(self, draft: Draft, target: _Distributions, rng: _Rng = None, sampling: Sampling | None = None) -> Outcome: ...
     def verify_batch(
-        self, drafts: list[Draft], targets: Any, rngs: Any, sampling: Sampling | None = None
+        self,
+        drafts: list[Draft],
+        targets: NDArray[np.floating] | Sequence[_Distributions],
+        rngs: Sequence[Rng | int],
+        sampling: Sampling | None = None
     ) -> list[Outcome]: ...
 
 class TableModel:
@@ -310,7 +321,7 @@ class Session:
     def __iter__(self) -> Session: ...
     def __next__(self) -> int: ...
     def __enter__(self) -> Session: ...
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None: ...
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
     @property
     def engine(self) -> Engine: ...
     @property
@@ -325,6 +336,22 @@ class Session:
     def is_done(self) -> bool: ...
     def close(self) -> Generation: ...
 
+class _Statistics(TypedDict):
+    tokens: int
+    forced: int
+    target_calls: int
+    block_efficiency: float
+    nodes_per_call: float
+    accepted_by_position: list[float]
+    accepted_by_draft: list[float]
+    fallbacks: int
+    tokens_per_second: float
+    prompt_seconds: float
+    draft_seconds: float
+    target_seconds: float
+    verify_seconds: float
+    total_seconds: float
+
 class Generation:
     @property
     def text(self) -> str: ...
@@ -335,7 +362,7 @@ class Generation:
     @property
     def origins(self) -> list[str]: ...
     @property
-    def statistics(self) -> dict[str, Any]: ...
+    def statistics(self) -> _Statistics: ...
 
 class Certificate:
     @property

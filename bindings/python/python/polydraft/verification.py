@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ._native import Draft, Outcome, Rng, Sampling, Verifier
-from .paths import are_paths, verify_paths
+from .paths import VerifiedArrays, are_paths, verify_paths
 
 if TYPE_CHECKING:
     import torch
 
+    from ._native import _Distributions, _Integers
     from .gpu import Verified
 
 __all__ = ["enumerate_decisions", "verify", "verify_arrays"]
 
 Result = TypeVar("Result")
+_Verifier: TypeAlias = Verifier | str | dict[str, object]
 
 
 @lru_cache(maxsize=64)
@@ -24,7 +29,7 @@ def _named(name: str) -> Verifier:
     return Verifier(name)
 
 
-def _verifier(verifier: Verifier | str | dict) -> Verifier:
+def _verifier(verifier: _Verifier) -> Verifier:
     if isinstance(verifier, Verifier):
         return verifier
     return _named(verifier) if isinstance(verifier, str) else Verifier(verifier)
@@ -33,10 +38,10 @@ def _verifier(verifier: Verifier | str | dict) -> Verifier:
 @overload
 def verify(
     draft: Draft,
-    target: Any,
+    target: _Distributions,
     rng: Rng | int | None = None,
     *,
-    verifier: Verifier | str | dict = "nested-priority",
+    verifier: _Verifier = "nested-priority",
     sampling: Sampling | None = None,
 ) -> Outcome: ...
 
@@ -44,10 +49,10 @@ def verify(
 @overload
 def verify(
     draft: Sequence[Draft],
-    target: Any,
+    target: Sequence[_Distributions] | NDArray[np.floating],
     rng: Sequence[Rng | int] | None = None,
     *,
-    verifier: Verifier | str | dict = "nested-priority",
+    verifier: _Verifier = "nested-priority",
     sampling: Sampling | None = None,
 ) -> list[Outcome]: ...
 
@@ -56,12 +61,24 @@ def verify(
 def verify(
     draft: tuple[torch.Tensor, torch.Tensor],
     target: torch.Tensor,
-    rng: Any = None,
+    rng: int | torch.Generator | torch.Tensor | Sequence[Rng | int] | None = None,
     *,
-    verifier: Verifier | str | dict = "nested-priority",
+    verifier: _Verifier = "nested-priority",
     sampling: Sampling | None = None,
     draft_sampling: Sampling | None = None,
 ) -> Verified: ...
+
+
+@overload
+def verify(
+    draft: tuple[NDArray[np.integer], NDArray[np.floating]],
+    target: NDArray[np.floating],
+    rng: int | Sequence[Rng | int] | None = None,
+    *,
+    verifier: _Verifier = "nested-priority",
+    sampling: Sampling | None = None,
+    draft_sampling: Sampling | None = None,
+) -> VerifiedArrays: ...
 
 
 def verify(
@@ -69,7 +86,7 @@ def verify(
     target: Any,
     rng: Any = None,
     *,
-    verifier: Verifier | str | dict = "nested-priority",
+    verifier: _Verifier = "nested-priority",
     sampling: Sampling | None = None,
     draft_sampling: Sampling | None = None,
 ) -> Any:
@@ -77,21 +94,22 @@ def verify(
 
     Args:
         draft: a `Draft`, or a list of them for a batch. Or, for B sequences of K i.i.d. paths of L tokens each, a pair of
-            torch tensors: tokens `[B, K, L]`, and the logits that they were drawn from, `[B, K, L, V]`.
-        target: the target's logits at the draft's nodes, the root first: float32 or float64, `[nodes, vocabulary]`. Only the
-            rows that the verifier reads are normalized. Or a list of `Distribution`. For a batch a list of either, or one
-            array `[batch, nodes, vocabulary]` with at least as many rows as each draft has nodes. For a pair of tensors a
+            numpy arrays or of torch tensors: tokens `[B, K, L]`, and the logits that they were drawn from, `[B, K, L, V]`.
+        target: the target's logits at the draft's nodes, the root first: float16, float32 or float64, `[nodes, vocabulary]`.
+            Only the rows that the verifier reads are normalized. Or a list of `Distribution`. For a batch a list of either, or one
+            array `[batch, nodes, vocabulary]` with at least as many rows as each draft has nodes. For a pair an array or
             tensor `[B, 1 + K·L, V]`: after no token, then after path 0's first token, its first two, and so on, path by path.
         rng: an `Rng` or a seed; None for a random seed. For a batch a list, one for each sequence, so that its output does not
-            depend on the others. For a pair of tensors a seed or a `torch.Generator` for all; on a GPU also the uniforms
+            depend on the others. For a pair a seed or a `torch.Generator` for all; on a GPU also the uniforms
             themselves, `[B, polydraft.gpu.uniforms_needed(..)]`, for CUDA graphs.
         verifier: a `Verifier`, or one of `polydraft.VERIFIERS`; on a GPU one of `polydraft.gpu.METHODS`.
         sampling: temperature and filters, applied to the logits.
-        draft_sampling: for a pair of tensors, the sampling settings that the draft was drawn with. Default: `sampling`.
+        draft_sampling: for a pair, the sampling settings that the draft was drawn with. Default: `sampling`.
 
     Returns:
-        An `Outcome`, or a list of them; for a pair of tensors a `polydraft.gpu.Verified`, on their device. Tensors on a GPU are
-        verified there, without synchronizing with the host; tensors on a CPU by the Rust core.
+        An `Outcome`, or a list of them; for a pair of tensors a `polydraft.gpu.Verified` on their device; for a pair of numpy
+        arrays `VerifiedArrays`, with its `path`, `length`, `next` and `tokens` as arrays. Tensors on a GPU are verified there,
+        without synchronizing with the host; arrays and tensors on a CPU by the Rust core.
 
     Raises:
         errors.Unsupported: a verifier that is not exact for this kind of draft.
@@ -107,7 +125,7 @@ def verify(
     if are_paths(draft):
         return verify_paths(draft, target, rng, verifier, sampling, draft_sampling)
     if draft_sampling is not None:
-        raise TypeError("verify: draft_sampling is for a pair of tensors: a Draft has its own sampling")
+        raise TypeError("verify: draft_sampling is for a pair of arrays: a Draft has its own sampling")
     if getattr(getattr(target, "device", None), "type", "cpu") != "cpu":
         raise TypeError(
             f"verify: with a Draft, expected the target's logits in CPU memory, got them on {target.device}; for tensors on a "
@@ -125,16 +143,16 @@ def verify(
 
 
 def verify_arrays(
-    tokens: Any,
-    parents: Any,
-    draft: Any,
-    target: Any,
+    tokens: _Integers,
+    parents: _Integers,
+    draft: _Distributions,
+    target: _Distributions,
     rng: Rng | int | None = None,
     *,
-    counts: Any = None,
+    counts: _Integers | None = None,
     scheme: str = "iid",
     begins: Sequence[bool] | None = None,
-    verifier: Verifier | str | dict = "nested-priority",
+    verifier: _Verifier = "nested-priority",
     sampling: Sampling | None = None,
     draft_sampling: Sampling | None = None,
 ) -> Outcome:

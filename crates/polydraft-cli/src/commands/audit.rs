@@ -174,7 +174,10 @@ fn run_audit(args: &Args) -> Result<(Report, bool)> {
     let Some(url) = args.url.clone() else { bail!("an address is needed") };
     let html = args.html.as_deref().map(Save::prepare).transpose()?;
     let local_server = args.target.as_deref().map(ReferenceServer::start).transpose()?;
-    let key = args.api_key.clone().or_else(|| std::env::var("POLYDRAFT_API_KEY").ok());
+    let key = args
+        .api_key
+        .clone()
+        .or_else(|| std::env::var("POLYDRAFT_API_KEY").ok().filter(|key| !key.is_empty()));
     let reference = match (&local_server, &args.reference) {
         (Some(server), _) => Some(Address { url: server.url(), model: None, key: None }),
         (None, Some(url)) => Some(Address {

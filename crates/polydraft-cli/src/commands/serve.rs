@@ -10,13 +10,13 @@ use clap::builder::NonEmptyStringValueParser;
 use polydraft_models::Precision;
 use polydraft_runtime::{Description, ModelOptions};
 use polydraft_server::{
-    Capacity, LogLevel, OfferedModel, ServerOptions, is_valid_key, parse_origin,
+    Capacity, LogFormat, LogLevel, OfferedModel, ServerOptions, is_valid_key, parse_origin,
 };
 use serde_json::{Map, Value};
 
 use crate::args::{EndArgs, RunModelArgs, SamplingArgs, SpeculationArgs, TemplateArgs, object};
 use crate::interrupts;
-use crate::output::{Terminal, Verbosity, note, prints};
+use crate::output::{Terminal, Verbosity, prints};
 
 /// Serve models over HTTP, for clients of OpenAI, Anthropic, Ollama and llama.cpp.
 ///
@@ -32,7 +32,7 @@ Examples:
   polydraft serve --model small=smollm2.gguf --model large=models/qwen3-8b,draft=models/qwen3-0.6b",
     after_long_help = "\
 Examples:
-  polydraft serve                      # the demo pair, on http://127.0.0.1:8000/v1
+  polydraft serve                      # the demo pair, on http://127.0.0.1:8000/
   polydraft serve --target models/qwen3-8b --draft models/qwen3-0.6b --parallel 8
   polydraft serve --model small=smollm2.gguf --model large=models/qwen3-8b,draft=models/qwen3-0.6b
   polydraft serve --host 0.0.0.0 --api-key-file key.txt
@@ -116,8 +116,8 @@ struct ServerArgs {
     unload_after: Option<u64>,
     /// Key that clients must send as 'Authorization: Bearer KEY'.
     ///
-    /// [default: the environment variable POLYDRAFT_API_KEY if it is set, which other users of the
-    /// machine cannot see]
+    /// [default: the environment variable POLYDRAFT_API_KEY unless it is empty; other users of the
+    /// machine cannot see it]
     #[arg(long, value_name = "KEY", conflicts_with = "api_key_file")]
     api_key: Option<String>,
     /// File whose first line is the key.
@@ -205,9 +205,24 @@ struct ServerArgs {
         value_parser = clap::value_parser!(u32).range(1..),
     )]
     max_body: u32,
+    /// Form of the log on standard error: text, or one JSON object per line.
+    ///
+    /// The log has a line for every request that decodes, is refused or is cancelled: id, method,
+    /// route, status, model, prompt_tokens, output_tokens, drafted_tokens, accepted_tokens,
+    /// acceptance (accepted per drafted token), first_token_seconds, seconds, and the reason of a
+    /// refusal. -v adds the other requests; -q prints errors only.
+    #[arg(long, value_name = "FORMAT", default_value = "text", hide_short_help = true)]
+    log_format: LogFormatArg,
     /// Seconds that running requests have to finish when the server stops.
     #[arg(hide_short_help = true, long, value_name = "SECONDS", default_value_t = 30)]
     grace: u64,
+}
+
+/// Form of the log.
+#[derive(clap::ValueEnum, Debug, Clone, Copy)]
+enum LogFormatArg {
+    Text,
+    Json,
 }
 
 #[derive(clap::Args, Debug)]
@@ -323,7 +338,8 @@ impl ServerArgs {
         let key = match (&self.api_key, &self.api_key_file) {
             (Some(key), _) => Some(key.clone()),
             (None, Some(file)) => Some(from_file(file)?),
-            (None, None) => std::env::var("POLYDRAFT_API_KEY").ok(),
+            // An empty variable counts as none: container files cannot unset one.
+            (None, None) => std::env::var("POLYDRAFT_API_KEY").ok().filter(|key| !key.is_empty()),
         };
         if key.as_ref().is_some_and(String::is_empty) {
             return Err(UsageError::error("the API key is empty"));
@@ -331,12 +347,6 @@ impl ServerArgs {
         if key.as_ref().is_some_and(|key| !is_valid_key(key)) {
             return Err(UsageError::error(
                 "the API key starts or ends with a space, or contains control characters",
-            ));
-        }
-        if let Some(open) = self.host.iter().find(|host| key.is_none() && !host.is_loopback()) {
-            note(format_args!(
-                "note: every client that reaches {open} can use this server, because there is no \
-                 --api-key"
             ));
         }
         Ok(key)
@@ -407,6 +417,10 @@ impl Args {
                 (true, _) => LogLevel::Debug,
                 (false, true) => LogLevel::Info,
                 (false, false) => LogLevel::Error,
+            },
+            log_format: match server.log_format {
+                LogFormatArg::Text => LogFormat::Text,
+                LogFormatArg::Json => LogFormat::Json,
             },
             interrupted_exit_code: interrupts::EXIT_CODE,
         }

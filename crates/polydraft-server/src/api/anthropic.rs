@@ -6,9 +6,7 @@ mod request;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::extract::{Request, State};
 use axum::routing::post;
 
 use crate::api::shared::answering::{decoding_route, respond_computed};
@@ -17,8 +15,8 @@ use crate::models::Models;
 
 /// Routes below `/v1`.
 pub fn routes() -> Router<Arc<Models>> {
-    let count = |State(models): State<Arc<Models>>, headers: HeaderMap, body: Body| {
-        respond_computed(models, headers, body, request::count_tokens, Dialect::Anthropic)
+    let count = |State(models): State<Arc<Models>>, request: Request| {
+        respond_computed(models, request, request::count_tokens, Dialect::Anthropic)
     };
     Router::new()
         .route("/messages", decoding_route(request::prepare, Dialect::Anthropic))

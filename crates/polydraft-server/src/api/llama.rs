@@ -9,9 +9,7 @@ mod tokenize;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::extract::{Request, State};
 use axum::routing::{MethodRouter, get, post};
 use serde_json::Value;
 
@@ -35,7 +33,7 @@ pub fn routes() -> Router<Arc<Models>> {
 fn computed_route(
     work: fn(&LoadedModel, Value) -> Result<Value, Problem>,
 ) -> MethodRouter<Arc<Models>> {
-    post(move |State(models): State<Arc<Models>>, headers: HeaderMap, body: Body| {
-        respond_computed(models, headers, body, work, Dialect::OpenAi)
+    post(move |State(models): State<Arc<Models>>, request: Request| {
+        respond_computed(models, request, work, Dialect::OpenAi)
     })
 }

@@ -5,6 +5,7 @@ pub mod answer;
 pub mod answering;
 mod body;
 pub mod conversation;
+pub mod defaults;
 pub mod error;
 pub mod format;
 pub mod json;

@@ -10,16 +10,30 @@ use axum::routing::get;
 use crate::models::Models;
 
 const HTML: &str = "text/html; charset=utf-8";
-const FILES: [(&str, &str, &str); 4] = [
+const CSS: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const SVG: &str = "image/svg+xml";
+const ICON: &str = include_str!("../../pages/favicon.svg");
+/// Path, content type and content of each file.
+const FILES: [(&str, &str, &str); 11] = [
     ("/", HTML, include_str!("../../pages/page.html")),
-    ("/page.css", "text/css; charset=utf-8", include_str!("../../pages/page.css")),
-    ("/page.js", "text/javascript; charset=utf-8", include_str!("../../pages/page.js")),
+    ("/page.css", CSS, include_str!("../../pages/page.css")),
+    ("/page.js", SCRIPT, include_str!("../../pages/page.js")),
+    ("/steps.js", SCRIPT, include_str!("../../pages/steps.js")),
+    ("/vendor/marked.js", SCRIPT, include_str!("../../pages/vendor/marked.js")),
+    ("/vendor/purify.js", SCRIPT, include_str!("../../pages/vendor/purify.js")),
     ("/docs", HTML, include_str!("../../pages/docs.html")),
+    ("/docs.css", CSS, include_str!("../../pages/docs.css")),
+    ("/docs.js", SCRIPT, include_str!("../../pages/docs.js")),
+    ("/favicon.svg", SVG, ICON),
+    // Browsers request this name for pages that name no icon.
+    ("/favicon.ico", SVG, ICON),
 ];
-/// Allows a page to load only its own parts and resources of this server.
-const CONTENT_SECURITY_POLICY: &str = "default-src 'self'; script-src 'self' \
-    'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors \
-    'none'; base-uri 'none'; form-action 'self'";
+/// Allows a page to load only its own parts and resources of this server, and to insert only HTML
+/// that DOMPurify has cleaned. `data:` is for the export of a tree as an image.
+const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
+    img-src 'self' data:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; \
+    form-action 'self'; require-trusted-types-for 'script'; trusted-types dompurify";
 
 /// Routes of the pages.
 pub fn routes() -> Router<Arc<Models>> {

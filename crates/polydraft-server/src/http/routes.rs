@@ -12,7 +12,7 @@ use axum::routing::get;
 use futures_util::FutureExt;
 use serde_json::{Value, json};
 
-use super::{guard, pages};
+use super::{guard, logging, pages};
 use crate::api::openai::openapi;
 use crate::api::shared::error::Problem;
 use crate::api::shared::json::Json;
@@ -35,11 +35,13 @@ pub fn router(models: Arc<Models>) -> Router {
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(models.clone(), guard::require_key))
-        .layer(from_fn_with_state(models.clone(), guard::check_origin));
+        .layer(from_fn_with_state(models.clone(), guard::check_origin))
+        .layer(from_fn(catch_panics))
+        .layer(from_fn_with_state(models.clone(), logging::log_request));
     // Pages hold no secrets; the requests that they send need the key.
     let open = Router::new().route("/health", get(health)).merge(pages::routes());
-    let open = open.method_not_allowed_fallback(method_not_allowed);
-    let routes = guarded.merge(open).layer(from_fn(catch_panics));
+    let open = open.method_not_allowed_fallback(method_not_allowed).layer(from_fn(catch_panics));
+    let routes = guarded.merge(open);
     let root = models.options().path_prefix.clone();
     let all = match guard::cors(&models.options().allowed_origins) {
         Some(layer) => routes.layer(layer).layer(map_response(guard::list_methods)),

@@ -16,6 +16,7 @@ use super::costs::SharedCosts;
 use super::speculation::BuiltSpeculation;
 use super::thinking::ThinkingBudget;
 use crate::grammar::Grammar;
+use crate::request_log::RequestLog;
 
 /// Parameters of one prompt and the sequences that continue it.
 pub struct RequestParams {
@@ -265,6 +266,8 @@ pub(super) struct Job {
     /// Maximum of `buffered`.
     max_buffered: usize,
     pub arrived: Instant,
+    /// Log entry of the request, if its line is wanted.
+    pub log: Option<Arc<RequestLog>>,
     _slot: Arc<QueueSlot>,
 }
 
@@ -338,7 +341,11 @@ impl EngineHandle {
     ///
     /// # Errors
     /// The queue is full, or the server is stopping.
-    pub fn submit(&self, requests: Vec<RequestParams>) -> Result<Events, Refusal> {
+    pub fn submit(
+        &self,
+        requests: Vec<RequestParams>,
+        log: Option<Arc<RequestLog>>,
+    ) -> Result<Events, Refusal> {
         if self.load.stopping.load(Ordering::SeqCst) {
             return Err(Refusal::Stopping);
         }
@@ -357,9 +364,12 @@ impl EngineHandle {
             if has_large_lists { MAX_TOTAL_ALTERNATIVES * size_of::<(Token, f64)>() } else { 0 };
         let max_buffered = MAX_BUFFERED_BYTES + extra;
         let jobs = requests.into_iter().map(|params| {
-            let count = params.count;
+            let (count, log) = (params.count, log.clone());
+            if let Some(log) = &log {
+                log.add_prompt(params.prompt.len());
+            }
             let (events, buffered, _slot) = (events.clone(), buffered.clone(), slot.clone());
-            let job = Job { params, first, events, buffered, max_buffered, arrived, _slot };
+            let job = Job { params, first, events, buffered, max_buffered, arrived, log, _slot };
             first += count;
             job
         });
@@ -415,7 +425,7 @@ mod tests {
             progress: false,
             traces: None,
         };
-        let mut events = EngineHandle::new(commands, 1).submit(vec![params]).unwrap();
+        let mut events = EngineHandle::new(commands, 1).submit(vec![params], None).unwrap();
         let Ok(Command::Submit(jobs)) = inbox.recv() else { panic!() };
         let send = || {
             let scores = vec![Scored { token: 0, logprob: 0.0, top: vec![(0, 0.0); 20] }; 1000];

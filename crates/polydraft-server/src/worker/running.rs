@@ -5,6 +5,7 @@ use std::time::Instant;
 use polydraft::Token;
 use polydraft_engine::{
     AllowedTokens, Engine, LogitsProcessor, MinTokens, Penalties, Request, Scored, Scorer, Session,
+    Statistics,
 };
 use polydraft_runtime::seeded;
 use polydraft_text::Language;
@@ -277,6 +278,9 @@ impl RunningRequest {
                     telemetry.add_prefilled_prompt(self.job.params.prompt.len(), sequence.cached);
                 }
                 telemetry.add_emitted_tokens(tokens, self.job.arrived, last_tokens_at);
+                if let Some(log) = &self.job.log {
+                    log.add_output(tokens);
+                }
             }
             if let Some(reported_prefilled) = sequence.progress(&self.job.params) {
                 self.job.send_progress(sequence.cached, reported_prefilled);
@@ -292,7 +296,7 @@ impl RunningRequest {
                 continue;
             }
             let Sequence { session, mask, failure, cached, .. } = sequence;
-            telemetry.add_speculation(session.statistics());
+            count_speculation(&self.job, session.statistics(), telemetry);
             let closed = catch_panic(|| Ok(engine.close(session)?));
             match (failure, closed) {
                 (None, Ok(generation)) => {
@@ -341,9 +345,17 @@ impl RunningRequest {
             self.job.send(Event::Failed(failure));
         }
         for sequence in self.sequences {
-            telemetry.add_speculation(sequence.session.statistics());
+            count_speculation(&self.job, sequence.session.statistics(), telemetry);
             // The result is not needed.
             let _ = catch_panic(|| Ok(engine.close(sequence.session)?));
         }
+    }
+}
+
+/// Adds the speculation of a sequence to the metrics and to the log entry of its request.
+fn count_speculation(job: &Job, statistics: &Statistics, telemetry: &Telemetry) {
+    telemetry.add_speculation(statistics);
+    if let Some(log) = &job.log {
+        log.add_speculation(statistics);
     }
 }

@@ -10,6 +10,11 @@ package does not use polydraft's compiled library: it can be loaded on its own b
 another name, as `research/bench/gpu/kernel_checks.py` does.
 """
 
+try:
+    import torch  # noqa: F401
+except ImportError as missing:
+    raise ImportError(f"polydraft.gpu needs torch: pip install 'polydraft[gpu]' ({missing})", name=missing.name) from missing
+
 from .distributions import distributions
 from .draws import draw
 from .methods import METHODS, Trace, Verified

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::{Value, json};
 
+use crate::api::shared::defaults::default_params;
 use crate::api::shared::error::Problem;
 use crate::api::shared::json::Json;
 use crate::models::Models;
@@ -18,9 +19,9 @@ pub async fn props(State(models): State<Arc<Models>>) -> Result<Json<Value>, Pro
     let file_name =
         path.file_name().filter(|_| path.extension().is_some_and(|kind| kind == "gguf"));
     let file_name = file_name.map_or_else(|| model.name().into(), std::ffi::OsStr::to_string_lossy);
-    let sampling = model.chat.sampling_for(false).target();
-    let params = json!({ "temperature": sampling.temperature, "top_k": sampling.top_k.unwrap_or(0),
-        "top_p": sampling.top_p, "min_p": sampling.min_p, "n_predict": model.chat.max_tokens,
+    let defaults = default_params(&model, &model.chat);
+    let params = json!({ "temperature": defaults["temperature"], "top_k": defaults["top_k"],
+        "top_p": defaults["top_p"], "min_p": defaults["min_p"], "n_predict": defaults["max_tokens"],
         // -1, as in llama.cpp, is a new seed for each request.
         "seed": model.options.defaults.get("seed").cloned().unwrap_or_else(|| json!(-1)) });
     Ok(Json(json!({

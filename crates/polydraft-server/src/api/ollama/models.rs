@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
@@ -32,8 +30,8 @@ pub async fn ps(State(models): State<Arc<Models>>) -> Json<Value> {
 }
 
 /// `/api/show`
-pub async fn show(State(models): State<Arc<Models>>, headers: HeaderMap, body: Body) -> Response {
-    match read_request(&models, &headers, body).await {
+pub async fn show(State(models): State<Arc<Models>>, request: Request) -> Response {
+    match read_request(&models, request).await {
         Ok((model, _)) => Json(description(&model)).into_response(),
         Err(problem) => problem.response(Dialect::Ollama),
     }

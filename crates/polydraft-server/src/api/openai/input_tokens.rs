@@ -24,7 +24,5 @@ pub fn route<A: 'static>(prepare: Prepare<A>) -> MethodRouter<Arc<Models>> {
         set_defaults(&model.options.defaults, &mut body);
         prepare(model, body).map(|prepared| input_tokens(&prepared))
     };
-    post(move |State(models), headers, body| {
-        respond_computed(models, headers, body, count, Dialect::OpenAi)
-    })
+    post(move |State(models), request| respond_computed(models, request, count, Dialect::OpenAi))
 }

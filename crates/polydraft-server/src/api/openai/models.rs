@@ -9,6 +9,7 @@ use polydraft::VerifierKind;
 use serde_json::{Value, json};
 
 use crate::LoadedModel;
+use crate::api::shared::defaults::default_params;
 use crate::api::shared::error::Problem;
 use crate::api::shared::json::Json;
 use crate::api::shared::models::named_models;
@@ -23,6 +24,10 @@ fn model_object(name: &str, model: Option<&LoadedModel>) -> Value {
         object["root"] = model.name().into();
         object["created"] = model.started.into();
         object["max_model_len"] = model.context.into();
+        object["defaults"] = json!({
+            "chat": default_params(model, &model.chat),
+            "completions": default_params(model, &model.completions),
+        });
         object["speculation"] = json!(model.speculation.as_ref().map(|speculation| json!({
             "verifier": speculation.verifier.to_string(),
             "tree": speculation.tree.to_string(),

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::extract::{Request, State};
+use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, post};
 use polydraft::Token;
@@ -19,6 +18,7 @@ use crate::LoadedModel;
 use crate::api::{Prepared, Reply};
 use crate::grammar::{Form, Grammar};
 use crate::models::Models;
+use crate::request_log::RequestLog;
 
 /// Reads a request's body as JSON, and gets the model that it names.
 ///
@@ -26,17 +26,21 @@ use crate::models::Models;
 /// A body that is not a JSON object; a model that is unknown or cannot be loaded.
 pub async fn read_request(
     models: &Models,
-    headers: &HeaderMap,
-    body: Body,
+    request: Request,
 ) -> Result<(Arc<LoadedModel>, Value), Problem> {
-    let body = read_body(models.options().max_body_bytes, headers, body).await?;
+    let (head, body) = request.into_parts();
+    let body = read_body(models.options().max_body_bytes, &head.headers, body).await?;
     let body = run_blocking(move || parse(&body)).await?;
     let model = match body.get("model") {
         None | Some(Value::Null) => None,
         Some(Value::String(model)) => Some(model.as_str()),
         Some(_) => return Err(Problem::invalid("model: expected a string").with_param("model")),
     };
-    Ok((models.get_or_load(model).await?, body))
+    let model = models.get_or_load(model).await?;
+    if let Some(log) = head.extensions.get::<Arc<RequestLog>>() {
+        log.set_model(model.name());
+    }
+    Ok((model, body))
 }
 
 /// Runs slow work on a blocking thread.
@@ -69,31 +73,30 @@ pub fn decoding_route_unless<A: Reply + 'static>(
     prepare: Prepare<A>,
     dialect: Dialect,
 ) -> MethodRouter<Arc<Models>> {
-    post(move |State(models): State<Arc<Models>>, headers: HeaderMap, body: Body| {
-        respond(models, headers, body, (shortcut, prepare), dialect)
+    post(move |State(models): State<Arc<Models>>, request: Request| {
+        respond(models, request, (shortcut, prepare), dialect)
     })
 }
 
 /// Reads a request, submits it to the engine, and returns the answer or the error.
 async fn respond<A: Reply + 'static>(
     models: Arc<Models>,
-    headers: HeaderMap,
-    body: Body,
+    request: Request,
     work: (Shortcut, Prepare<A>),
     dialect: Dialect,
 ) -> Response {
-    let result = decode(models, headers, body, work, dialect).await;
+    let result = decode(models, request, work, dialect).await;
     result.unwrap_or_else(|problem| problem.response(dialect))
 }
 
 async fn decode<A: Reply + 'static>(
     models: Arc<Models>,
-    headers: HeaderMap,
-    body: Body,
+    request: Request,
     (shortcut, prepare): (Shortcut, Prepare<A>),
     dialect: Dialect,
 ) -> Result<Response, Problem> {
-    let (model, mut body) = read_request(&models, &headers, body).await?;
+    let log = request.extensions().get::<Arc<RequestLog>>().cloned();
+    let (model, mut body) = read_request(&models, request).await?;
     if let Some(answer) = shortcut(&model, &body) {
         return Ok(Json(answer).into_response());
     }
@@ -116,9 +119,9 @@ async fn decode<A: Reply + 'static>(
         let grammar = build_grammar(model.clone(), form, end_tokens.unwrap_or_default()).await?;
         requests.iter_mut().for_each(|params| params.grammar = Some(grammar.clone()));
     }
-    let mut events = model.engine.submit(requests)?;
+    let mut events = model.engine.submit(requests, log.clone())?;
     if stream {
-        return Ok(ignored.add_header(stream::respond(answer, events, dialect)));
+        return Ok(ignored.add_header(stream::respond(answer, events, log, dialect)));
     }
     while !answer.is_complete() {
         // No event: the engine thread is gone.
@@ -133,13 +136,12 @@ async fn decode<A: Reply + 'static>(
 /// Answers with a value computed from the body, without decoding.
 pub async fn respond_computed(
     models: Arc<Models>,
-    headers: HeaderMap,
-    body: Body,
+    request: Request,
     work: impl FnOnce(&LoadedModel, Value) -> Result<Value, Problem> + Send + 'static,
     dialect: Dialect,
 ) -> Response {
     let result = async {
-        let (model, body) = read_request(&models, &headers, body).await?;
+        let (model, body) = read_request(&models, request).await?;
         run_blocking(move || work(&model, body)).await
     };
     match result.await {

@@ -1,5 +1,6 @@
 //! Errors for clients, as OpenAI's error object.
 
+use axum::Extension;
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -31,6 +32,10 @@ pub struct Detail {
     /// Code for programs.
     pub code: Option<&'static str>,
 }
+
+/// Message of a [`Problem`], attached to its response for the log.
+#[derive(Debug, Clone)]
+pub struct Reason(pub String);
 
 /// Seconds after which a client may retry when the queue is full.
 const RETRY_AFTER: &str = "1";
@@ -136,11 +141,12 @@ impl Problem {
             None => [(header::CACHE_CONTROL, "no-store")],
         };
         let body = match dialect {
-            Dialect::OpenAi => json!(self),
+            Dialect::OpenAi => json!(&self),
             Dialect::Anthropic => self.for_anthropic(),
             Dialect::Ollama => self.for_ollama(),
         };
-        (self.status, headers, Json(body)).into_response()
+        let reason = Extension(Reason(self.error.message));
+        (self.status, headers, reason, Json(body)).into_response()
     }
 }
 

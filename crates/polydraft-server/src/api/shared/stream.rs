@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -13,6 +14,7 @@ use futures_util::stream::unfold;
 
 use super::error::{Dialect, Problem};
 use crate::api::{Reply, StreamEvent};
+use crate::request_log::RequestLog;
 use crate::worker::Events;
 
 /// Interval of keep-alive messages.
@@ -27,13 +29,19 @@ struct AnswerStream {
     events: Events,
     /// Events to send next.
     ready: VecDeque<StreamEvent>,
+    log: Option<Arc<RequestLog>>,
 }
 
 /// Streams an answer as server-sent events or lines of JSON. A slow client does not block others:
 /// unread data is buffered up to a limit.
-pub fn respond(mut answer: Box<dyn Reply>, events: Events, dialect: Dialect) -> Response {
+pub fn respond(
+    mut answer: Box<dyn Reply>,
+    events: Events,
+    log: Option<Arc<RequestLog>>,
+    dialect: Dialect,
+) -> Response {
     let ready = answer.stream_start().into();
-    let stream = AnswerStream { answer: Some(answer), events, ready };
+    let stream = AnswerStream { answer: Some(answer), events, ready, log };
     let sent = unfold(stream, |mut stream| async move { Some((stream.next().await?, stream)) });
     // Proxies must not buffer a stream.
     let unbuffered = (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
@@ -92,6 +100,9 @@ impl AnswerStream {
                     }
                 }
                 Err(problem) => {
+                    if let Some(log) = &self.log {
+                        log.set_reason(&problem.error.message);
+                    }
                     self.ready.extend(answer.stream_error(&problem));
                     self.events.close();
                 }
