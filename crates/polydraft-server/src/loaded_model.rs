@@ -201,7 +201,7 @@ impl LoadedModel {
         let vocabulary = self.vocabulary;
         if let Some(&got) = params.prompt.iter().find(|token| **token as usize >= vocabulary) {
             return Err(Problem::invalid(format_args!(
-                "prompt: expected token ids below {vocabulary}, got {got}"
+                "prompt: token id {got} is out of vocabulary: expected ids below {vocabulary}"
             ))
             .with_param("prompt"));
         }

@@ -189,7 +189,9 @@ fn check_token_ids<'a>(
     match listed.iter().find(|token| **token as usize >= vocabulary) {
         None => Ok(listed),
         Some(got) => {
-            let problem = format!("{param}: expected token ids below {vocabulary}, got {got}");
+            let problem = format!(
+                "{param}: token id {got} is out of vocabulary: expected ids below {vocabulary}"
+            );
             Err(Problem::invalid(problem).with_param(param))
         }
     }
