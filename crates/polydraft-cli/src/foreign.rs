@@ -47,13 +47,10 @@ fn place_advice(words: &[String]) -> Option<String> {
             "to use {model}: 'polydraft generate {model} --prompt TEXT', 'polydraft chat {model}' \
              or 'polydraft serve {model}'"
         )),
-        [command, model, prompt @ ..]
+        [command, _, prompt @ ..]
             if matches!(&**command, "generate" | "chat")
                 && !prompt.is_empty()
-                && [&[model.clone()], prompt]
-                    .concat()
-                    .iter()
-                    .all(|word| !word.starts_with('-')) =>
+                && !words.iter().any(|word| word.starts_with('-')) =>
         {
             Some(match command.as_str() {
                 "generate" => format!("the prompt is an option: --prompt '{}'", quoted(prompt)),
