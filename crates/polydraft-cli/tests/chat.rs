@@ -247,7 +247,7 @@ fn chat_works_with_demo_pair() {
     let (output, out, err) =
         run(&["chat", "-n", "8", "-t", "0"], "Returns the length\nAnd the name\n");
     assert!(output.status.success(), "{err}");
-    assert!(err.contains("seed ") && err.matches(" tokens/s").count() == 2, "{err}");
+    assert!(err.contains("--seed ") && err.matches(" tokens/s").count() == 2, "{err}");
     let once = ["generate", "--prompt", "/// Returns the length\n", "-n", "8", "-t", "0", "-q"];
     assert!(out.starts_with(&run(&once, "").1), "{out}");
 }

@@ -55,6 +55,7 @@ fn prints_completions_for_every_shell() {
     ] {
         let script = ok(&["completions", shell]);
         assert!(script.contains(part), "{shell}");
+        assert_eq!(script.contains("rpc-server"), cfg!(feature = "llama"), "{shell}");
         for expected in ["generate", "max-tokens", "verifier"] {
             assert!(script.contains(expected), "{shell}: {expected}");
         }
@@ -71,6 +72,8 @@ fn prints_completions_for_every_shell() {
 fn man_has_a_page_for_every_command() {
     let page = ok(&["man"]);
     assert!(page.contains(".TH polydraft 1") && page.contains(r"polydraft\-generate(1)"), "{page}");
+    let title = format!(".TH polydraft 1  \"polydraft {}\" \"Manual", env!("CARGO_PKG_VERSION"));
+    assert!(page.contains(&title), "{page}");
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("man1");
     assert!(ok(&["man", "--out", out.to_str().unwrap()]).is_empty());
@@ -84,6 +87,7 @@ fn man_has_a_page_for_every_command() {
         );
     }
     assert!(read("polydraft-generate.1").contains(r"\-\-max\-tokens"));
+    assert!(read("polydraft-generate.1").contains(".SH EXAMPLES\n.nf\n  polydraft generate"));
     assert!(out.join("polydraft-bench-speed.1").exists());
     assert!(!out.join("polydraft-help.1").exists());
     let output = run(&["man", "--out", "/proc/nowhere"]);

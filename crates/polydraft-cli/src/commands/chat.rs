@@ -97,7 +97,7 @@ pub fn run(args: Args) -> Result<()> {
     if input.is_terminal() {
         note(HELP);
     }
-    note(format_args!("seed {}", session.seed()));
+    let seed = session.seed();
     loop {
         let line = match input.next()? {
             Line::Message(line) => line,
@@ -124,6 +124,7 @@ pub fn run(args: Args) -> Result<()> {
         }
     }
     session.close()?;
+    note(format_args!("the same conversation again: --seed {seed}"));
     // On a terminal the user has seen the errors.
     if conversation.rejected > 0 && !input.is_terminal() { Err(ExitCode::error(1)) } else { Ok(()) }
 }

@@ -28,12 +28,25 @@ pub struct Args {
 ///
 /// # Errors
 /// Fails if the output is closed.
-pub fn run(args: Args, mut program: Command) -> Result<()> {
+pub fn run(args: Args, program: Command) -> Result<()> {
     // Written to memory first: the generator panics if it cannot write, and a reader may stop
     // early.
     let mut script = Vec::new();
     let name = program.get_name().to_owned();
-    clap_complete::generate(args.shell, &mut program, name, &mut script);
+    clap_complete::generate(args.shell, &mut visible(&program), name, &mut script);
     std::io::stdout().lock().write_all(&script)?;
     Ok(())
+}
+
+/// The command without the hidden ones below it, which the generators would offer.
+fn visible(command: &Command) -> Command {
+    let mut shown = Command::new(command.get_name().to_owned());
+    if let Some(about) = command.get_about() {
+        shown = shown.about(about.clone());
+    }
+    let below = command.get_subcommands().filter(|below| !below.is_hide_set()).map(visible);
+    shown
+        .args(command.get_arguments().cloned())
+        .groups(command.get_groups().cloned())
+        .subcommands(below)
 }
