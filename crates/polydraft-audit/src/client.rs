@@ -68,15 +68,18 @@ impl Client {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// Fetches a path; `None` if the server does not answer with success.
-    pub fn get(&self, path: &str) -> Option<String> {
+    /// Fetches a path. The error is the cause in words, such as a status other than success.
+    pub fn get(&self, path: &str) -> std::result::Result<String, String> {
         let mut request = self.agent.get(self.url(path));
         if let Some(key) = &self.key {
             request = request.header("Authorization", format!("Bearer {key}"));
         }
-        let mut response = request.call().ok()?;
-        let found = response.status().is_success();
-        response.body_mut().read_to_string().ok().filter(|_| found)
+        let mut response = request.call().map_err(|error| error.to_string())?;
+        let status = response.status();
+        if !status.is_success() {
+            return Err(format!("status {status}"));
+        }
+        response.body_mut().read_to_string().map_err(|error| error.to_string())
     }
 
     /// Sends one request.

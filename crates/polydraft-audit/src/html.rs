@@ -39,8 +39,12 @@ pub fn page(report: &Report) -> String {
         (
             "Created",
             format!(
-                "polydraft {}, {} requests in {:.0} s, Unix time {}, seed {}",
-                report.version, report.requests, report.seconds, report.date, report.seed
+                "polydraft {}, {} requests in {:.0} s, {}, seed {}",
+                report.version,
+                report.requests,
+                report.seconds,
+                day_and_time(report.date),
+                report.seed
             ),
         ),
     ];
@@ -100,4 +104,10 @@ fn shown(finding: &Finding) -> String {
 
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// A time in seconds since 1970, as people write it.
+fn day_and_time(seconds: u64) -> String {
+    let time = i64::try_from(seconds).ok().and_then(|at| jiff::Timestamp::from_second(at).ok());
+    time.map_or_else(|| seconds.to_string(), |time| time.strftime("%Y-%m-%d %H:%M UTC").to_string())
 }

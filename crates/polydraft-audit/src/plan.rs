@@ -11,7 +11,7 @@ use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::evidence::{Bettor, p_value, smallest_found};
 use crate::journal::Journal;
-use crate::report::{Finding, Outcome, Report, Verdict};
+use crate::report::{Finding, Outcome, Report, Verdict, emitted};
 use crate::server::{Dialect, Server};
 use crate::speculation::{Counters, summary};
 use crate::state::AuditState;
@@ -277,11 +277,7 @@ fn overall(state: &AuditState<'_>, threshold: f64) -> Option<Finding> {
         () => Verdict::NotEnoughData,
     };
     let top = state.overall.top();
-    let summary = format!(
-        "the most probable token was emitted {:.1} % of the time, expected {:.1} %",
-        100.0 * top.0 / tokens as f64,
-        100.0 * top.1 / tokens as f64
-    );
+    let summary = emitted(top.0, top.1, tokens);
     let outcome = Outcome {
         p_value: Some(p_value(most)),
         would_find,

@@ -79,10 +79,9 @@ fn probe_capabilities(server: &mut Server, listener: &dyn Listener) -> Result<()
 
 fn first_model(client: &Client) -> Result<String> {
     let url = client.url("/v1/models");
-    let Some(text) = client.get("/v1/models") else {
-        let reason = "it lists no models".to_owned();
-        return Err(Error::Unreachable { url, reason });
-    };
+    let text = client
+        .get("/v1/models")
+        .map_err(|reason| Error::Unreachable { url: url.clone(), reason })?;
     let models: Value = serde_json::from_str(&text)
         .map_err(|error| Error::Unreadable { url, reason: error.to_string() })?;
     let models: Vec<&str> =

@@ -135,6 +135,18 @@ pub fn format_p_value(p: f64) -> String {
     }
 }
 
+/// How often the most probable token was emitted among `tokens` tokens, and how often it should be:
+/// shares below one per cent with the digits that tell them apart.
+pub(crate) fn emitted(seen: f64, expected: f64, tokens: usize) -> String {
+    let (seen, expected) = (100.0 * seen, 100.0 * expected);
+    let [seen, expected] = [seen, expected].map(|part| part / tokens.max(1) as f64);
+    let digits = if seen.max(expected) < 1.0 { 3 } else { 1 };
+    format!(
+        "the most probable token was emitted {seen:.digits$} % of the time, expected \
+         {expected:.digits$} %"
+    )
+}
+
 /// Formats a share in per cent, without a trailing `.0`.
 pub fn format_percent(share: f64) -> String {
     let text = format!("{:.1}", 100.0 * share);

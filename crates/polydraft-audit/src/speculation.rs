@@ -13,7 +13,7 @@ pub struct Counters {
 impl Counters {
     /// Reads the current counters; `None` if the server has none.
     pub fn read(client: &Client) -> Option<Self> {
-        Self::parse(&client.get("/metrics")?)
+        Self::parse(&client.get("/metrics").ok()?)
     }
 
     fn parse(text: &str) -> Option<Self> {

@@ -44,7 +44,12 @@ pub fn choose<'a>(paths: &[&'a str], tag: Option<&str>) -> Result<Choice<'a>> {
     if tag.is_none() && in_folder && has("config.json") {
         return Ok(folder(paths));
     }
-    let mut models: Vec<&str> = paths.iter().copied().filter(|path| is_model(path)).collect();
+    // A draft's file is chosen by its whole name only.
+    let is_named = |path: &str| {
+        path.ends_with(".gguf") && tag.is_some_and(|tag| path == tag || name(path) == tag)
+    };
+    let mut models: Vec<&str> =
+        paths.iter().copied().filter(|path| is_model(path) || is_named(path)).collect();
     // The shortest first: if two names have the same suffix, the plain one is meant.
     models.sort_by_key(|path| (path.len(), *path));
     if models.is_empty() {
@@ -109,13 +114,15 @@ fn is_copy(path: &str) -> bool {
     path.contains('/') || path.starts_with("consolidated")
 }
 
-/// Returns whether a file is a model or the first part of one, not an image encoder or an
-/// importance matrix.
+/// Returns whether a file is a model or the first part of one, not an image encoder, an importance
+/// matrix, or a draft that lies beside its target.
 fn is_model(path: &str) -> bool {
+    const DRAFTS: [&str; 5] = ["mtp-", "dflash-", "dspark-", "eagle3-", "draft-"];
     let name = name(path).to_ascii_lowercase();
     name.ends_with(".gguf")
         && !name.contains("mmproj")
         && !name.contains("imatrix")
+        && !DRAFTS.iter().any(|start| name.starts_with(start))
         && split_part(path).is_none_or(|(_, number, _)| number == "00001")
 }
 
@@ -209,6 +216,8 @@ mod tests {
             "X-7B.imatrix.gguf",
             "config.json",
             "mmproj-X-7B-F16.gguf",
+            "mtp-X-7B-Q8_0.gguf",
+            "dflash-X-7B-F16.gguf",
         ];
         let find = |tag| choose(&files, tag).map(|choice| choice.gguf.unwrap());
         for (tag, expected) in [
@@ -219,6 +228,7 @@ mod tests {
             (Some("Q8_0"), 4),
             (Some("X-7B-Q8_0.gguf"), 4),
             (Some("X-7B-Q8_0"), 4),
+            (Some("mtp-X-7B-Q8_0.gguf"), 9),
             (Some("BF16"), 0),
             (Some("BF16/X-7B-BF16-00001-of-00002.gguf"), 0),
         ] {

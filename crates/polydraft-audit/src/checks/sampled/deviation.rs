@@ -2,18 +2,15 @@
 
 use super::{DistributionCheck, context, odds};
 use crate::evidence::p_value;
-use crate::report::{Evidence, Outcome, Verdict};
+use crate::report::{Evidence, Outcome, Verdict, emitted};
 use crate::state::{AuditState, Prefix};
 
 /// Sets the summary of the observations, and adds requests that show a fault.
 pub fn deviation(check: &DistributionCheck, state: &AuditState<'_>, outcome: &mut Outcome) {
     let (top, expected) = check.bettors[0].1.top();
-    let share = |part: f64| 100.0 * part / check.tokens().max(1) as f64;
     outcome.summary = format!(
-        "the most probable token was emitted {:.1} % of the time, expected {:.1} %; first tokens \
-         alone: p = {:.2}",
-        share(top),
-        share(expected),
+        "{}; first tokens alone: p = {:.2}",
+        emitted(top, expected, check.tokens()),
         p_value(check.peak_of_first)
     );
     if check.is_grammar() {
