@@ -21,8 +21,8 @@ pub(crate) struct WriterSettings<'a> {
     pub batch_size: usize,
     /// Total number of taught tokens: reached with whole samples, or exactly with cut ones.
     pub tokens: usize,
-    /// Whether a sample that is cut, at the total or by an interruption, is worth as much as a whole
-    /// one.
+    /// Whether a sample that is cut, at the total or by an interruption, is worth as much as a
+    /// whole one.
     pub takes_cut: bool,
     /// Seed, from which each sample is drawn with its number.
     pub seed: u64,

@@ -161,8 +161,8 @@ impl BackendOptions {
             _ if option == OptionName::Context => message![
                 option,
                 " is for models on llama.cpp, which reserves memory for it: this model's own \
-                 engine takes memory as the text grows, up to the context that it was trained with; \
-                 leave the option out"
+                 engine takes memory as the text grows, up to the context that it was trained \
+                 with; leave the option out"
             ],
             false => message![
                 option,

@@ -73,8 +73,8 @@ fn strict_rejects_custom_roles() {
     assert_eq!(server.post("/v1/chat/completions", &body("user", json!("a"))).status, 200);
 }
 
-/// Items that a provider made, and outputs that answer no call, as Codex 0.171.0 sends them, are left
-/// out and named.
+/// Items that a provider made, and outputs that answer no call, as Codex 0.171.0 sends them, are
+/// left out and named.
 #[test]
 fn items_of_other_kinds_are_left_out() {
     let server = start_with_template(TEMPLATE, |_| ());

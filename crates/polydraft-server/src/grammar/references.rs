@@ -1,10 +1,10 @@
 //! References of JSON schemas as pointers into their definitions.
 //!
 //! Problem: a reference may name an `$id` or an `$anchor`, be relative to the `$id` of a schema
-//! around it, or have escaped characters; and a part of a schema is used alone, with the definitions
-//! of the whole.
-//! Method: note the place of every `$id` and `$anchor`; replace each reference by the pointer of what
-//! it names. What lies outside the definitions is copied into them.
+//! around it, or have escaped characters; and a part of a schema is used alone, with the
+//! definitions of the whole.
+//! Method: note the place of every `$id` and `$anchor`; replace each reference by the pointer of
+//! what it names. What lies outside the definitions is copied into them.
 //! Source: JSON Schema 2020-12, sections 8.2 and 9.1.
 //! Complexity: linear in the schema for each reference.
 

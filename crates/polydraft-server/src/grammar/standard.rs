@@ -2,8 +2,8 @@
 //!
 //! Problem: schemas of other languages' libraries have regular expressions in the dialect of
 //! ECMAScript, bounds of their number types, and references of every kind.
-//! Method: 1. references become pointers into the definitions ([`localise`]). 2. In a pattern, escapes
-//! are rewritten; conditions ahead at its start become patterns of their own, all of which must
+//! Method: 1. references become pointers into the definitions ([`localise`]). 2. In a pattern,
+//! escapes are rewritten; conditions ahead at its start become patterns of their own, all of which must
 //! match. 3. Bounds of numbers beyond fifteen digits become fifteen digits.
 //! Source: ECMA-262, section 22.2.1, for the dialect.
 //! Complexity: linear in the schema.
@@ -193,7 +193,8 @@ fn has_alternatives(text: &str) -> bool {
     outside(text).any(|(_, letter, depth)| letter == '|' && depth == 0)
 }
 
-/// Characters of a pattern outside classes and escapes: place, character, depth of brackets before it.
+/// Characters of a pattern outside classes and escapes: place, character, depth of brackets before
+/// it.
 fn outside(text: &str) -> impl Iterator<Item = (usize, char, usize)> {
     let (mut is_escaped, mut is_class, mut depth) = (false, false, 0_usize);
     text.char_indices().filter_map(move |(at, letter)| {
