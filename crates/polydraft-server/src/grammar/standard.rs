@@ -3,8 +3,8 @@
 //! Problem: schemas of other languages' libraries have regular expressions in the dialect of
 //! ECMAScript, bounds of their number types, and references of every kind.
 //! Method: 1. references become pointers into the definitions ([`localise`]). 2. In a pattern,
-//! escapes are rewritten; conditions ahead at its start become patterns of their own, all of which must
-//! match. 3. Bounds of numbers beyond fifteen digits become fifteen digits.
+//! escapes are rewritten; conditions ahead at its start become patterns of their own, all of which
+//! must match. 3. Bounds of numbers beyond fifteen digits become fifteen digits.
 //! Source: ECMA-262, section 22.2.1, for the dialect.
 //! Complexity: linear in the schema.
 //! Deviations: numbers beyond fifteen digits, which such a schema allows, are not written.
