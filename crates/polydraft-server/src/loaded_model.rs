@@ -175,7 +175,7 @@ impl LoadedModel {
 
     /// Name of the model.
     pub fn name(&self) -> &str {
-        self.names.first().map_or("", |name| if name == "*" { &self.language.name } else { name })
+        self.names.first().map_or("", String::as_str)
     }
 
     /// Limits the output to the context of the options.

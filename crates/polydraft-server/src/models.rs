@@ -89,7 +89,7 @@ impl Slot {
     fn is_named(&self, name: &str) -> bool {
         // Ollama's clients append a version.
         let name = name.strip_suffix(":latest").unwrap_or(name);
-        self.entry.names.iter().any(|known| known == name || known == "*")
+        self.entry.names.iter().any(|known| known == name)
     }
 
     /// Unloads the model if no request uses it. Returns whether it was unloaded.

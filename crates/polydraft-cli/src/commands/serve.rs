@@ -85,7 +85,7 @@ struct ServerArgs {
     /// Port to listen on; 0 chooses a free one and prints it.
     #[arg(long, value_name = "PORT", default_value_t = 8000)]
     port: u16,
-    /// Model name for clients; '*' accepts any name.
+    /// Model name for clients.
     ///
     /// May be repeated; the first name is the one that answers report. [default: the name of the
     /// directory or file]
