@@ -316,16 +316,32 @@ impl ChatTemplate {
         }
     }
 
-    /// Renders a conversation as [`render_with`](Self::render_with); if the template rejects
-    /// messages in a row of one role, as those of Mistral and Gemma do, with these joined to one.
+    /// Renders a conversation as [`render_with`](Self::render_with). If the template rejects it, it
+    /// is rendered in the first of these forms that the template takes: with an empty description
+    /// and no parameters for tools that lack them; with messages in a row of one role joined to one,
+    /// for templates as those of Mistral and Gemma, in which roles alternate; with arguments that
+    /// are no object in one; with a user's text after the result of a tool joined to the result.
     ///
     /// # Errors
-    /// Fails as [`render_with`](Self::render_with).
+    /// Fails as [`render_with`](Self::render_with), for the conversation as it is.
     pub fn render_joined(&self, messages: &[Message], rendering: &Rendering) -> Result<String> {
-        self.render_with(messages, rendering).or_else(|problem| {
-            let joined = rendering::merged(messages).ok_or(problem);
-            joined.and_then(|joined| self.render_with(&joined, rendering))
-        })
+        let problem = match self.render_with(messages, rendering) {
+            Ok(text) => return Ok(text),
+            Err(problem) => problem,
+        };
+        let tools = rendering::described(rendering.tools);
+        let described = Rendering { tools: &tools, ..*rendering };
+        if let Ok(text) = self.render_with(messages, &described) {
+            return Ok(text);
+        }
+        let mut messages = messages.to_vec();
+        for repair in rendering::REPAIRS {
+            repair(&mut messages);
+            if let Ok(text) = self.render_with(&messages, &described) {
+                return Ok(text);
+            }
+        }
+        Err(problem)
     }
 
     /// Renders messages of this many bytes as they are, complete.

@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use polydraft_text::{ArgumentForm, CallForm, Kind, Nested, ParameterForm, Piece, ValueForm};
+use polydraft_text::{
+    ArgumentForm, CallForm, Kind, Nested, ParameterForm, Piece, ReasoningForm, ValueForm,
+};
 use serde_json::json;
 
 use super::tests::{accepts as accepts_text, allowed_tokens, bytes};
@@ -46,19 +48,17 @@ fn parameters(
     }
 }
 
+/// One call of the tool `f`.
+fn one_tool<'a>(form: &'a CallForm, answer: &'a ReasoningForm, schema: Value) -> CallGrammar<'a> {
+    let tools = vec![("f", schema)];
+    CallGrammar { form, answer, marks: Marks(None), tools, allow_several: false, allow_text: false }
+}
+
 /// Compares the allowed tokens at every prefix with those of the listed texts.
 fn check_language(form: &CallForm, schema: Value, texts: &[&str]) {
     let grammars = bytes();
-    let answer = Default::default();
-    let tools = vec![("f", schema)];
-    let calls = CallGrammar {
-        form,
-        answer: &answer,
-        marks: Marks(None),
-        tools,
-        allow_several: false,
-        allow_text: false,
-    };
+    let answer = ReasoningForm::default();
+    let calls = one_tool(form, &answer, schema);
     let grammar = grammars.build(Form::calls(&calls, "tools").unwrap()).unwrap();
     let trie = grammars.factory.tok_env().tok_trie();
     let mut queue = VecDeque::from([Vec::<Token>::new()]);
@@ -191,6 +191,28 @@ fn masks_literals_of_python_and_other_marks() {
             "<f o:{l:[null,null]},s:|a|>",
         ],
     );
+}
+
+/// Values that a schema does not describe may have any values in them.
+#[test]
+fn takes_any_value_in_every_notation() {
+    let [string, other] = [value(":|", "|"), value(":", "")];
+    let values = Kind::ALL.map(|kind| if kind == Kind::String { &string } else { &other }.clone());
+    let form = call_form(parameters("", values, ",", Nested::Marked));
+    let (grammars, answer) = (bytes(), ReasoningForm::default());
+    for schema in [json!({ "type": "object" }), json!({ "properties": { "a": {} } })] {
+        let form = Form::calls(&one_tool(&form, &answer, schema), "tools").unwrap();
+        let grammar = grammars.build(form).unwrap();
+        for text in ["<f a:1>", "<f a:{b:{c:|x|,d:[true]}}>", "<f a:|x|>", "<f >"] {
+            assert!(accepts_text(&grammars, &grammar, text), "{text}");
+        }
+        assert!(!accepts_text(&grammars, &grammar, "<f a:{b:}>"));
+    }
+    // Deeper than any client's schema: an error, in bounded stack.
+    let inside = |inner, _| json!({ "type": "object", "properties": { "a": inner } });
+    let deep = (0..100).fold(json!({}), inside);
+    let problem = Form::calls(&one_tool(&form, &answer, deep), "tools").err().unwrap();
+    assert!(problem.contains("at most 32 objects"), "{problem}");
 }
 
 #[test]

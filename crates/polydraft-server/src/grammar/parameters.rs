@@ -16,10 +16,12 @@ use serde_json::{Map, Value, json};
 
 use super::marks::{Marks, escape_regex};
 use super::patterns::{contained_pattern, format_pattern};
-use super::schema::json_of;
+use super::schema::{json_of, restricted};
 
 /// Maximum number of rules of a tool: schemas may refer to themselves.
 const MAX_RULES: usize = 2000;
+/// Maximum number of objects in each other.
+const MAX_DEPTH: usize = 32;
 
 /// Grammar of one tool's arguments.
 pub(super) struct Parameters<'a> {
@@ -36,6 +38,8 @@ struct Rules<'a> {
     parameters: &'a Parameters<'a>,
     lark: String,
     count: usize,
+    /// Objects around the one whose members are being written.
+    depth: usize,
     /// References whose rules exist or are being made.
     references: Vec<(String, String)>,
 }
@@ -46,8 +50,13 @@ impl Parameters<'_> {
     /// # Errors
     /// A schema with unsupported parts.
     pub(super) fn rules(&self, name: &str) -> Result<String, String> {
-        let mut rules =
-            Rules { parameters: self, lark: String::new(), count: 0, references: Vec::new() };
+        let mut rules = Rules {
+            parameters: self,
+            lark: String::new(),
+            count: 0,
+            depth: 0,
+            references: Vec::new(),
+        };
         let members = rules.members(self.root, Level::Parameters)?;
         Ok(format!("{name}: {members}\n{}", rules.lark))
     }
@@ -76,6 +85,16 @@ impl Rules<'_> {
 
     /// Members of an object, without what is around it.
     fn members(&mut self, schema: &Value, level: Level) -> Result<String, String> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return Err(format!("expected a schema of at most {MAX_DEPTH} objects in each other"));
+        }
+        let members = self.members_within(schema, level);
+        self.depth -= 1;
+        members
+    }
+
+    fn members_within(&mut self, schema: &Value, level: Level) -> Result<String, String> {
         let schema = self.merged(schema, 0)?;
         let empty = Map::new();
         let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
@@ -273,7 +292,10 @@ impl Rules<'_> {
     /// A value in the notation of Gemma: JSON with other marks around strings, and none around
     /// names.
     fn marked(&mut self, schema: &Value) -> Result<String, String> {
-        let reference = schema.get("$ref").and_then(Value::as_str).map(str::to_owned);
+        // Any value, which may have any values in it.
+        let is_any = *schema == Value::Bool(true) || *schema == json!({});
+        let reference = schema.get("$ref").and_then(Value::as_str).or(is_any.then_some(""));
+        let reference = reference.map(str::to_owned);
         if let Some(reference) = &reference {
             if let Some((_, name)) = self.references.iter().find(|(known, _)| known == reference) {
                 return Ok(name.clone());
@@ -446,34 +468,4 @@ const KEY: &str = "\u{1}KEY\u{1}";
 /// Whether strings are plain text.
 fn is_string_text(form: &ParameterForm) -> bool {
     form.nested != Nested::Python || !form.value(Kind::String).after.is_empty()
-}
-
-/// Schema of the values of these kinds.
-fn restricted(schema: &Value, kinds: &[Kind], root: &Value) -> Value {
-    let names: Vec<&str> = kinds
-        .iter()
-        .map(|kind| match kind {
-            Kind::String => "string",
-            Kind::Number => "number",
-            Kind::Boolean => "boolean",
-            Kind::Null => "null",
-            Kind::Object => "object",
-            Kind::Array => "array",
-        })
-        .collect();
-    let kinds = json!({ "type": &names });
-    let mut schema = schema.clone();
-    // Merged ones may be a list, which only `text` knows.
-    if let Some(members) = schema.as_object_mut().filter(|_| !names.contains(&"string")) {
-        members.shift_remove("pattern");
-    }
-    let mut all = json!({ "allOf": [schema, kinds] });
-    if schema.to_string().contains("\"$ref\"") {
-        for key in ["$defs", "definitions"] {
-            if let Some(defined) = root.get(key) {
-                all[key] = defined.clone();
-            }
-        }
-    }
-    all
 }

@@ -122,6 +122,9 @@ impl Places {
                     let problem =
                         || format!("#{pointer}: $ref: {reference:?} is not in the schema");
                     let found = found.ok_or_else(problem)?;
+                    if self.names_itself(&found, root) {
+                        return Err(format!("#{pointer}: $ref: {reference:?} names only itself"));
+                    }
                     *reference = self.definition(found, root);
                 }
                 for (name, member) in members {
@@ -152,6 +155,20 @@ impl Places {
             return self.named.get(&format!("{address}#{fragment}")).cloned();
         }
         Some(format!("{}{}", self.named.get(&address)?, unescaped(fragment)?))
+    }
+
+    /// Whether the schema at a pointer is a reference, and so on without end.
+    fn names_itself(&self, pointer: &str, root: &Value) -> bool {
+        let mut at = pointer.to_owned();
+        for _ in 0..32 {
+            let reference = root.pointer(&at).and_then(|schema| schema.get("$ref")?.as_str());
+            let Some(reference) = reference else { return false };
+            match self.find(reference, &self.base_at(root, &at)) {
+                Some(next) => at = next,
+                None => return false,
+            }
+        }
+        true
     }
 
     /// Reference to a definition: the pointer itself, or that of a copy.
@@ -287,5 +304,8 @@ mod tests {
         let schema = json!({ "properties": { "a": { "$ref": "other.json" } } });
         let expected = "#/properties/a: $ref: \"other.json\" is not in the schema";
         assert_eq!(localise(schema), Err(expected.to_owned()));
+        let schema = json!({ "$defs": { "a": { "$ref": "#/$defs/b" }, "b": { "$ref": "#/$defs/a" } },
+            "properties": { "x": { "$ref": "#/$defs/a" } } });
+        assert!(localise(schema).unwrap_err().contains("names only itself"));
     }
 }

@@ -10,6 +10,7 @@
 //! each. 3. Reject all other unsupported keywords.
 //! Complexity: linear in the schema, except for 2, which is bounded.
 
+use polydraft_text::Kind;
 use serde_json::{Map, Value, json};
 
 /// Formats that the library supports.
@@ -305,6 +306,36 @@ fn bound_integers(schema: &mut Map<String, Value>) {
     if !has(schema, ["maximum", "exclusiveMaximum", "enum"]) {
         schema.insert("maximum".to_owned(), MAX_INTEGER.into());
     }
+}
+
+/// Schema of the values of these kinds.
+pub(super) fn restricted(schema: &Value, kinds: &[Kind], root: &Value) -> Value {
+    let names: Vec<&str> = kinds
+        .iter()
+        .map(|kind| match kind {
+            Kind::String => "string",
+            Kind::Number => "number",
+            Kind::Boolean => "boolean",
+            Kind::Null => "null",
+            Kind::Object => "object",
+            Kind::Array => "array",
+        })
+        .collect();
+    let kinds = json!({ "type": &names });
+    let mut schema = schema.clone();
+    // Merged ones may be a list, which only `text` knows.
+    if let Some(members) = schema.as_object_mut().filter(|_| !names.contains(&"string")) {
+        members.shift_remove("pattern");
+    }
+    let mut all = json!({ "allOf": [schema, kinds] });
+    if schema.to_string().contains("\"$ref\"") {
+        for key in ["$defs", "definitions"] {
+            if let Some(defined) = root.get(key) {
+                all[key] = defined.clone();
+            }
+        }
+    }
+    all
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ pub(super) fn standardise(schema: Value) -> Result<Value, String> {
 
 fn walk(schema: &mut Value, path: &str) -> Result<(), String> {
     let Value::Object(schema) = schema else { return Ok(()) };
-    bound_numbers(schema);
+    bound_numbers(schema).map_err(|problem| format!("{path}: {problem}"))?;
     replace_pattern(schema, path)?;
     for keyword in BY_NAME {
         if let Some(Value::Object(members)) = schema.get_mut(keyword) {
@@ -64,7 +64,7 @@ fn walk(schema: &mut Value, path: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn bound_numbers(schema: &mut Map<String, Value>) {
+fn bound_numbers(schema: &mut Map<String, Value>) -> Result<(), String> {
     for (keyword, bound) in [
         ("minimum", -MAX_NUMBER),
         ("exclusiveMinimum", -MAX_NUMBER),
@@ -73,11 +73,17 @@ fn bound_numbers(schema: &mut Map<String, Value>) {
     ] {
         let given = schema.get(keyword).and_then(Value::as_f64);
         let is_beyond = given.is_some_and(|given| given.abs() > MAX_NUMBER);
-        // A minimum above leaves nothing to replace it by.
-        if is_beyond && given.is_some_and(|given| given.signum() == bound.signum()) {
-            schema.insert(keyword.to_owned(), json!(bound as i64));
+        if !is_beyond {
+            continue;
         }
+        if given.is_some_and(|given| given.signum() != bound.signum()) {
+            return Err(format!(
+                "{keyword}: numbers of more than fifteen digits are not supported"
+            ));
+        }
+        schema.insert(keyword.to_owned(), json!(bound as i64));
     }
+    Ok(())
 }
 
 fn replace_pattern(schema: &mut Map<String, Value>, path: &str) -> Result<(), String> {
@@ -263,8 +269,8 @@ mod tests {
         let done = standardise(schema).unwrap();
         assert_eq!(done["minimum"], json!(-999_999_999_999_999_i64));
         assert_eq!(done["maximum"], json!(999_999_999_999_999_i64));
-        let impossible = json!({ "minimum": 1e30 });
-        assert_eq!(standardise(impossible.clone()), Ok(impossible));
+        let beyond = json!({ "properties": { "a": { "minimum": 9_007_199_254_740_993_i64 } } });
+        assert!(standardise(beyond).unwrap_err().starts_with("#/properties/a: minimum: numbers"));
     }
 
     #[test]

@@ -44,20 +44,62 @@ pub(super) fn continued(text: &str, messages: &[Message]) -> Result<usize, &'sta
     Ok(at + if text[at..].starts_with(content) { content.len() } else { words.len() })
 }
 
-/// Conversation in which messages in a row of one role, other than calls and results of tools, are
-/// one, their texts apart by an empty line; `None` if there are none.
-pub(super) fn merged(messages: &[Message]) -> Option<Vec<Message>> {
+/// Changes to a conversation that a template rejects, each tried with those before it.
+pub(super) const REPAIRS: [fn(&mut Vec<Message>); 3] = [join_rows, wrap_arguments, join_to_results];
+
+/// Joins messages in a row of one role, other than calls and results of tools, to one, their texts
+/// apart by an empty line.
+fn join_rows(messages: &mut Vec<Message>) {
     let is_text = |message: &Message| message.role != "tool" && message.tool_calls.is_empty();
-    let mut all: Vec<Message> = Vec::with_capacity(messages.len());
-    for message in messages {
-        match all.last_mut() {
-            Some(last) if last.role == message.role && is_text(last) && is_text(message) => {
-                last.content = format!("{}\n\n{}", last.content, message.content);
-            }
-            _ => all.push(message.clone()),
+    join(messages, |last, next| last.role == next.role && is_text(last) && is_text(next));
+}
+
+/// Joins a user's text to the results of tools before it.
+fn join_to_results(messages: &mut Vec<Message>) {
+    join(messages, |last, next| last.role == "tool" && next.role == "user");
+}
+
+/// Puts arguments that are no object, which a model may have written, in one as `arguments`.
+fn wrap_arguments(messages: &mut Vec<Message>) {
+    for call in messages.iter_mut().flat_map(|message| &mut message.tool_calls) {
+        if let Some(arguments) = call.pointer_mut("/function/arguments")
+            && !arguments.is_object()
+        {
+            *arguments = serde_json::json!({ "arguments": arguments.take() });
         }
     }
-    (all.len() < messages.len()).then_some(all)
+}
+
+fn join(messages: &mut Vec<Message>, belong: impl Fn(&Message, &Message) -> bool) {
+    let mut all: Vec<Message> = Vec::with_capacity(messages.len());
+    for message in messages.drain(..) {
+        match all.last_mut() {
+            Some(last) if belong(last, &message) => {
+                last.content = format!("{}\n\n{}", last.content, message.content);
+            }
+            _ => all.push(message),
+        }
+    }
+    *messages = all;
+}
+
+/// Tools with the description and the parameters that they may lack.
+pub(super) fn described(tools: &[Value]) -> Vec<Value> {
+    let mut tools = tools.to_vec();
+    for tool in &mut tools {
+        if let Some(function) = tool.get_mut("function").and_then(Value::as_object_mut) {
+            let no_parameters = serde_json::json!({ "type": "object", "properties": {} });
+            function.entry("description").or_insert_with(|| "".into());
+            let parameters = function.entry("parameters").or_insert(Value::Null);
+            if let Some(members) = parameters.as_object_mut().filter(|members| !members.is_empty())
+            {
+                members.entry("properties").or_insert_with(|| serde_json::json!({}));
+            } else {
+                *parameters = no_parameters;
+            }
+        }
+    }
+    tools
 }
 
 #[cfg(test)]
@@ -65,19 +107,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn merges_texts_of_one_role() {
-        let result = || Message::tool("r", "1", None);
-        let messages = [
+    fn repairs_keep_every_text() {
+        let result = |text: &str| Message::tool(text, "1", None);
+        let call = |arguments: Value| {
+            let mut message = Message::assistant("");
+            message.tool_calls.push(serde_json::json!({ "function": { "arguments": arguments } }));
+            message
+        };
+        let mut messages = vec![
             Message::system("a"),
             Message::system("b"),
             Message::user("c"),
             Message::user("d"),
-            result(),
-            result(),
+            call("x".into()),
+            result("r"),
+            result("s"),
+            Message::user("e"),
         ];
-        let expected = [Message::system("a\n\nb"), Message::user("c\n\nd"), result(), result()];
-        assert_eq!(merged(&messages).unwrap(), expected);
-        assert_eq!(merged(&expected), None);
+        for repair in REPAIRS {
+            repair(&mut messages);
+        }
+        let expected = [
+            Message::system("a\n\nb"),
+            Message::user("c\n\nd"),
+            call(serde_json::json!({ "arguments": "x" })),
+            result("r"),
+            result("s\n\ne"),
+        ];
+        assert_eq!(messages, expected);
+        let bare = [serde_json::json!({ "function": { "name": "f" } })];
+        let whole = serde_json::json!({ "function": { "name": "f", "description": "",
+            "parameters": { "type": "object", "properties": {} } } });
+        assert_eq!(described(&bare), [whole.clone()]);
+        assert_eq!(described(&[whole.clone()]), [whole]);
     }
 
     #[test]

@@ -82,18 +82,26 @@ pub fn prepare_tools(
     let choice = parse_choice(choice)?;
     check_range("tools", listed.len(), 0, MAX_TOOLS)?;
     check_range("tools", listed.iter().map(|tool| tool.to_string().len()).sum(), 0, MAX_BYTES)?;
-    let functions = read_tools(&mut listed, model.options.strict, ignored)?;
+    let mut functions = read_tools(&mut listed, model.options.strict, ignored)?;
     if listed.is_empty() {
         return match choice {
-            None | Some(Choice::Auto) => Ok(None),
+            None | Some((Choice::Auto, _)) => Ok(None),
             Some(_) => Err(Problem::invalid("tool_choice needs tools").with_param("tool_choice")),
         };
     }
-    if let Some(Choice::Named(name)) = &choice
-        && functions.iter().all(|function| function.name != *name)
-    {
+    let (choice, allowed) =
+        choice.map_or((None, None), |(choice, allowed)| (Some(choice), allowed));
+    let named = match &choice {
+        Some(Choice::Named(name)) => std::slice::from_ref(name),
+        _ => allowed.as_deref().unwrap_or_default(),
+    };
+    let is_known = |name: &&String| functions.iter().any(|function| function.name == **name);
+    if let Some(name) = named.iter().find(|name| !is_known(name)) {
         let problem = format!("tool_choice: unknown tool {name:?}");
         return Err(Problem::invalid(problem).with_param("tool_choice"));
+    }
+    if let Some(allowed) = &allowed {
+        functions.retain(|function| allowed.contains(&function.name));
     }
     // No tool may be called, so the prompt has none.
     let Some(choice) = choice else { return Ok(None) };
@@ -105,7 +113,8 @@ pub fn prepare_tools(
         ignored.push("tools (the chat template does not describe them to the model)".to_owned());
     }
     let parallel = parallel.unwrap_or(true);
-    let grammar = required_form(model, &output, form, &functions, &choice, parallel, otherwise)?;
+    let settings = CallSettings { choice: &choice, parallel, is_restricted: allowed.is_some() };
+    let grammar = required_form(model, &output, form, &functions, &settings, otherwise)?;
     let called = functions.into_iter().map(|function| Tool {
         name: function.name,
         schema: function.parameters.unwrap_or(Value::Bool(true)),
@@ -202,23 +211,28 @@ fn without_form(
     Ok(Tools { listed, called: Arc::default(), grammar: None })
 }
 
-/// Parses the choice; `None` if no tool may be called.
-fn parse_choice(choice: Option<Value>) -> Result<Option<Choice>, Problem> {
+/// Parses the choice, and the names of the tools that may be called if not all may be; `None` if no
+/// tool may be called.
+fn parse_choice(choice: Option<Value>) -> Result<Option<(Choice, Option<Vec<String>>)>, Problem> {
+    if let Some(choice) = choice.as_ref().filter(|choice| choice["type"] == "allowed_tools") {
+        return parse_allowed(choice).map(Some);
+    }
     let name = choice.as_ref().and_then(|choice| {
         let named = choice.get("type")? == "function";
         let name = choice.get("function")?.get("name")?.as_str()?.to_owned();
         named.then_some(name)
     });
     match choice.as_ref().map(|choice| choice.as_str()) {
-        None | Some(Some("auto")) => Ok(Some(Choice::Auto)),
+        None | Some(Some("auto")) => Ok(Some((Choice::Auto, None))),
         Some(Some("none")) => Ok(None),
-        Some(Some("required")) => Ok(Some(Choice::Required)),
+        Some(Some("required")) => Ok(Some((Choice::Required, None))),
         _ => match name {
-            Some(name) => Ok(Some(Choice::Named(name))),
+            Some(name) => Ok(Some((Choice::Named(name), None))),
             None => {
                 let expected = concat!(
-                    r#""none", "auto", "required" or "#,
-                    r#"{"type": "function", "function": {"name": ..}}"#
+                    r#""none", "auto", "required", "#,
+                    r#"{"type": "function", "function": {"name": ..}} or "#,
+                    r#"{"type": "allowed_tools", ..}"#
                 );
                 let problem = Problem::invalid(format!("tool_choice: expected {expected}"));
                 Err(problem.with_param("tool_choice").with_code("unsupported_parameter"))
@@ -227,20 +241,62 @@ fn parse_choice(choice: Option<Value>) -> Result<Option<Choice>, Problem> {
     }
 }
 
+/// Parses a choice among some tools: in conversations its fields are in `allowed_tools`, and a
+/// tool's name in `function`.
+fn parse_allowed(choice: &Value) -> Result<(Choice, Option<Vec<String>>), Problem> {
+    let invalid = |expected: &str| {
+        let problem = format!("tool_choice: expected {expected} in allowed_tools");
+        Problem::invalid(problem).with_param("tool_choice")
+    };
+    let fields = choice.get("allowed_tools").unwrap_or(choice);
+    let mode = match fields["mode"].as_str() {
+        Some("auto") => Choice::Auto,
+        Some("required") => Choice::Required,
+        _ => return Err(invalid(r#"a mode "auto" or "required""#)),
+    };
+    let tools = fields["tools"].as_array().filter(|tools| !tools.is_empty());
+    let tools = tools.ok_or_else(|| invalid("a list of tools"))?;
+    let name = |tool: &Value| {
+        let function = tool.get("function").unwrap_or(tool);
+        function["name"].as_str().map(str::to_owned)
+    };
+    let names: Option<Vec<String>> = tools.iter().map(name).collect();
+    Ok((mode, Some(names.ok_or_else(|| invalid("tools with names"))?)))
+}
+
+/// How calls are enforced.
+struct CallSettings<'a> {
+    choice: &'a Choice,
+    parallel: bool,
+    /// Whether some of the described tools may not be called.
+    is_restricted: bool,
+}
+
+/// A schema of arguments, which are an object whatever else it allows.
+fn object_schema(schema: &Value) -> Value {
+    let mut schema = schema.clone();
+    if let Some(members) = schema.as_object_mut()
+        && members.get("type").is_none_or(Value::is_array)
+    {
+        members.insert("type".to_owned(), "object".into());
+    }
+    schema
+}
+
 /// Form of the output to enforce, if any.
 fn required_form(
     model: &LoadedModel,
     output: &OutputForm,
     form: &CallForm,
     functions: &[Function],
-    choice: &Choice,
-    parallel: bool,
+    &CallSettings { choice, parallel, is_restricted }: &CallSettings<'_>,
     otherwise: Option<&Form>,
 ) -> Result<Option<Form>, Problem> {
     let strict = |function: &Function| function.strict == Some(true);
     let allow_text = matches!(choice, Choice::Auto);
     let otherwise = otherwise.filter(|_| allow_text);
-    if allow_text && parallel && otherwise.is_none() && !functions.iter().any(strict) {
+    let is_free = parallel && !is_restricted && !functions.iter().any(strict);
+    if allow_text && is_free && otherwise.is_none() {
         return Ok(None);
     }
     // A named tool is called once, as in other servers.
@@ -253,7 +309,7 @@ fn required_form(
             // Without parameters the arguments are empty.
             None => json!({ "type": "object", "properties": {}, "additionalProperties": false }),
             Some(_) if is_auto && !strict(function) => json!({ "type": "object" }),
-            Some(schema) => schema.clone(),
+            Some(schema) => object_schema(schema),
         };
         (function.name.as_str(), schema)
     });
