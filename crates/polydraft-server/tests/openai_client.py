@@ -201,6 +201,15 @@ def tools(client):
     for seed in range(3):
         message = client.chat.completions.create(**{**params, "tool_choice": named, "max_completion_tokens": 400}, seed=seed)
         assert len(message.choices[0].message.tool_calls) == 1, message
+    # Of the described tools only some may be called.
+    for name in TOOLS:
+        fields = {"mode": "required", "tools": [{"type": "function", "function": {"name": name}}]}
+        some = {"type": "allowed_tools", "allowed_tools": fields}
+        for seed in range(3):
+            answer = client.chat.completions.create(**{**params, "max_completion_tokens": 400}, tool_choice=some, seed=seed,
+                                                    parallel_tool_calls=False)
+            [call] = answer.choices[0].message.tool_calls
+            assert call.function.name == name, call
     no_tools = client.chat.completions.create(**params, tool_choice="none", seed=1)
     without_tools = client.chat.completions.create(model="tools", messages=MESSAGES, max_completion_tokens=200, seed=1)
     assert no_tools.choices[0].message.content == without_tools.choices[0].message.content
@@ -221,6 +230,9 @@ def tools_in_responses(client):
     [call] = answer.output
     assert call.type == "function_call" and answer.status == "completed"
     check_call(call.name, call.arguments)
+    for name in TOOLS:
+        some = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": name}]}
+        assert client.responses.create(**{**params, "tool_choice": some}).output[0].name == name
     events = list(client.responses.create(**params, stream=True))
     deltas = [event.delta for event in events if event.type == "response.function_call_arguments.delta"]
     assert "".join(deltas) == call.arguments and events[-1].response.output[0].arguments == call.arguments

@@ -144,3 +144,27 @@ fn calls_are_items_of_responses() {
     );
     assert_eq!(events.last().unwrap()["response"]["output"][0]["arguments"], "{\"a\":1}");
 }
+
+/// Choices among some tools are enforced by a grammar: `openai_client.py` has calls.
+#[test]
+fn rejects_invalid_choices_among_some_tools() {
+    let server = start_tool_calling_model();
+    let allowed = |mode: &str, name: &str| {
+        let tools = json!([{ "type": "function", "function": { "name": name } }]);
+        let fields = json!({ "mode": mode, "tools": tools });
+        json!({ "type": "allowed_tools", "allowed_tools": fields })
+    };
+    for (choice, expected) in [
+        (allowed("required", "h"), "unknown tool \"h\""),
+        (allowed("none", "f"), "a mode"),
+        (json!({ "type": "allowed_tools", "mode": "auto", "tools": [] }), "a list of tools"),
+    ] {
+        let body = json!({ "messages": [{ "role": "user", "content": "b" }], "tools": [tool()],
+            "tool_choice": choice });
+        let reply = server.post("/v1/chat/completions", &body);
+        assert_eq!(reply.status, 400, "{reply:?}");
+        let error = reply.json()["error"].clone();
+        assert!(error["message"].as_str().unwrap().contains(expected), "{error}");
+        assert_eq!(error["param"], "tool_choice");
+    }
+}

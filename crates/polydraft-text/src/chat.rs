@@ -316,11 +316,12 @@ impl ChatTemplate {
         }
     }
 
-    /// Renders a conversation as [`render_with`](Self::render_with). If the template rejects it, it
-    /// is rendered in the first of these forms that the template takes: with an empty description
-    /// and no parameters for tools that lack them; with messages in a row of one role joined to one,
-    /// for templates as those of Mistral and Gemma, in which roles alternate; with arguments that
-    /// are no object in one; with a user's text after the result of a tool joined to the result.
+    /// Renders a conversation as [`render_with`](Self::render_with). If the template rejects it,
+    /// it is rendered in the first of these forms that the template takes: with an empty
+    /// description and no parameters for tools that lack them; with messages in a row of one role
+    /// joined to one, for templates as those of Mistral and Gemma, in which roles alternate; with
+    /// arguments that are no object in one; with a user's text after the result of a tool joined
+    /// to the result.
     ///
     /// # Errors
     /// Fails as [`render_with`](Self::render_with), for the conversation as it is.

@@ -304,8 +304,8 @@ mod tests {
         let schema = json!({ "properties": { "a": { "$ref": "other.json" } } });
         let expected = "#/properties/a: $ref: \"other.json\" is not in the schema";
         assert_eq!(localise(schema), Err(expected.to_owned()));
-        let schema = json!({ "$defs": { "a": { "$ref": "#/$defs/b" }, "b": { "$ref": "#/$defs/a" } },
-            "properties": { "x": { "$ref": "#/$defs/a" } } });
+        let [a, b] = ["#/$defs/b", "#/$defs/a"].map(|other| json!({ "$ref": other }));
+        let schema = json!({ "$defs": { "a": a, "b": b.clone() }, "properties": { "x": b } });
         assert!(localise(schema).unwrap_err().contains("names only itself"));
     }
 }
