@@ -19,7 +19,7 @@ pub(crate) struct WriterSettings<'a> {
     pub sample: SampleSettings<'a>,
     /// Number of samples generated at once.
     pub batch_size: usize,
-    /// Total number of taught tokens: reached with whole samples, or exactly with cut ones.
+    /// Total number of tokens: of whole samples approximately, of cut ones those taught, exactly.
     pub tokens: usize,
     /// Whether a sample that is cut, at the total or by an interruption, is worth as much as a
     /// whole one.
@@ -41,6 +41,10 @@ pub(crate) fn write(
     let (mut samples, mut written, mut started) = (Vec::new(), 0, 0);
     let mut open_samples: Vec<OpenSample> = Vec::new();
     let root = DraftTree::new();
+    let count = |sample: &Sample| match settings.takes_cut {
+        true => sample.taught.iter().filter(|taught| **taught).count(),
+        false => sample.tokens.len(),
+    };
     loop {
         while open_samples.len() < settings.batch_size && written < settings.tokens {
             let seed = settings.seed.wrapping_mul(1 << 32).wrapping_add(started);
@@ -50,7 +54,7 @@ pub(crate) fn write(
         if open_samples.is_empty() {
             return Ok(Some(samples));
         }
-        let open: usize = open_samples.iter().map(|one| taught(&one.sample)).sum();
+        let open: usize = open_samples.iter().map(|one| count(&one.sample)).sum();
         let is_stopped = !go_on(written + open);
         if is_stopped || (settings.takes_cut && written + open >= settings.tokens) {
             for open_sample in open_samples {
@@ -78,17 +82,12 @@ pub(crate) fn write(
             }
             let sample = open_sample.close(model)?;
             if is_kept(&sample, seen) {
-                written += taught(&sample);
+                written += count(&sample);
                 samples.push(sample);
             }
         }
         open_samples = remaining;
     }
-}
-
-/// Number of tokens that something is learned from.
-fn taught(sample: &Sample) -> usize {
-    sample.taught.iter().filter(|taught| **taught).count()
 }
 
 fn is_kept(sample: &Sample, seen: &mut SeenSamples) -> bool {
