@@ -45,7 +45,8 @@ pub(super) fn continued(text: &str, messages: &[Message]) -> Result<usize, &'sta
 }
 
 /// Changes to a conversation that a template rejects, each tried with those before it.
-pub(super) const REPAIRS: [fn(&mut Vec<Message>); 3] = [join_rows, wrap_arguments, join_to_results];
+pub(super) const REPAIRS: [fn(&mut Vec<Message>); 3] =
+    [join_rows, |messages| wrap_arguments(messages), join_to_results];
 
 /// Joins messages in a row of one role, other than calls and results of tools, to one, their texts
 /// apart by an empty line.
@@ -60,7 +61,7 @@ fn join_to_results(messages: &mut Vec<Message>) {
 }
 
 /// Puts arguments that are no object, which a model may have written, in one as `arguments`.
-fn wrap_arguments(messages: &mut Vec<Message>) {
+fn wrap_arguments(messages: &mut [Message]) {
     for call in messages.iter_mut().flat_map(|message| &mut message.tool_calls) {
         if let Some(arguments) = call.pointer_mut("/function/arguments")
             && !arguments.is_object()
