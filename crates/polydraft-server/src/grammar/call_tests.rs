@@ -236,11 +236,8 @@ fn masks_nested_tags() {
 #[test]
 fn masks_what_is_around_calls() {
     let form = call_form(parameters("", Kind::ALL.map(|_| value("=", ";")), "", Nested::Json));
-    let answer = polydraft_text::ReasoningForm {
-        opening: "[".to_owned(),
-        closing: "]".to_owned(),
-        ..Default::default()
-    };
+    let answer =
+        ReasoningForm { opening: "[".to_owned(), closing: "]".to_owned(), ..Default::default() };
     let grammars = bytes();
     let tools = vec![("f", json!({ "type": "object", "properties": {} }))];
     let calls = CallGrammar {
@@ -278,7 +275,7 @@ fn masks_what_is_around_calls() {
 fn applies_a_form_after_the_reasoning() {
     let grammars = bytes();
     for [opening, closing] in [["<think>", "</think>"], ["[T]", "[/T]"], ["a.b", "$^"]] {
-        let answer = polydraft_text::ReasoningForm {
+        let answer = ReasoningForm {
             opening: opening.to_owned(),
             closing: closing.to_owned(),
             ..Default::default()

@@ -139,8 +139,9 @@ mod tests {
         let bare = [serde_json::json!({ "function": { "name": "f" } })];
         let whole = serde_json::json!({ "function": { "name": "f", "description": "",
             "parameters": { "type": "object", "properties": {} } } });
-        assert_eq!(described(&bare), [whole.clone()]);
-        assert_eq!(described(&[whole.clone()]), [whole]);
+        let whole = [whole];
+        assert_eq!(described(&bare), whole);
+        assert_eq!(described(&whole), whole);
     }
 
     #[test]

@@ -44,6 +44,9 @@ enum Choice {
     Named(String),
 }
 
+/// A choice, and the names of the tools that may be called if not all may be.
+type Among = (Choice, Option<Vec<String>>);
+
 /// Tools in the prompt.
 pub struct Tools {
     /// Descriptions for the chat template.
@@ -211,9 +214,8 @@ fn without_form(
     Ok(Tools { listed, called: Arc::default(), grammar: None })
 }
 
-/// Parses the choice, and the names of the tools that may be called if not all may be; `None` if no
-/// tool may be called.
-fn parse_choice(choice: Option<Value>) -> Result<Option<(Choice, Option<Vec<String>>)>, Problem> {
+/// Parses the choice; `None` if no tool may be called.
+fn parse_choice(choice: Option<Value>) -> Result<Option<Among>, Problem> {
     if let Some(choice) = choice.as_ref().filter(|choice| choice["type"] == "allowed_tools") {
         return parse_allowed(choice).map(Some);
     }
@@ -243,7 +245,7 @@ fn parse_choice(choice: Option<Value>) -> Result<Option<(Choice, Option<Vec<Stri
 
 /// Parses a choice among some tools: in conversations its fields are in `allowed_tools`, and a
 /// tool's name in `function`.
-fn parse_allowed(choice: &Value) -> Result<(Choice, Option<Vec<String>>), Problem> {
+fn parse_allowed(choice: &Value) -> Result<Among, Problem> {
     let invalid = |expected: &str| {
         let problem = format!("tool_choice: expected {expected} in allowed_tools");
         Problem::invalid(problem).with_param("tool_choice")
