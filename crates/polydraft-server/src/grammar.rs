@@ -25,6 +25,7 @@ mod literal;
 mod marks;
 mod mask;
 mod parameters;
+mod parts;
 mod patterns;
 mod references;
 mod schema;

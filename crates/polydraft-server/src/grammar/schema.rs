@@ -13,6 +13,8 @@
 use polydraft_text::Kind;
 use serde_json::{Map, Value, json};
 
+use super::parts::{visit_parts, with_path_segment};
+
 /// Formats that the library supports.
 const SUPPORTED_FORMATS: [&str; 10] =
     ["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"];
@@ -41,16 +43,11 @@ const UNSUPPORTED: [&str; 12] = [
     "unevaluatedProperties",
     "uniqueItems",
 ];
-/// Keywords that hold schemas by name, a single schema, and a list of schemas.
-const BY_NAME: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
-const SINGLE: [&str; 3] = ["items", "additionalProperties", "additionalItems"];
-const LISTED: [&str; 4] = ["anyOf", "oneOf", "allOf", "prefixItems"];
-
 /// Maximum values of a set whose arrangements are listed.
 const MAX_SET_VALUES: usize = 5;
 /// Bound of integers without one: fifteen digits, which every number type of the library represents
 /// exactly. Without a bound a model may repeat digits without end.
-const MAX_INTEGER: i64 = 999_999_999_999_999;
+pub(super) const MAX_INTEGER: i64 = 999_999_999_999_999;
 
 /// Rewrites a schema for the library.
 ///
@@ -74,20 +71,6 @@ pub(super) fn json_of(schema: &Value) -> Result<Value, String> {
     Ok(schema)
 }
 
-/// Calls `work` with a segment appended to the path.
-fn with_path_segment<T>(
-    path: &mut String,
-    part: &str,
-    work: impl FnOnce(&mut String) -> Result<T, String>,
-) -> Result<T, String> {
-    let length = path.len();
-    path.push('/');
-    path.push_str(part);
-    let done = work(path);
-    path.truncate(length);
-    done
-}
-
 fn walk(schema: Value, root: &Value, path: &mut String) -> Result<Value, String> {
     let Value::Object(mut schema) = schema else { return Ok(schema) };
     schema.retain(|keyword, value| is_constraint(keyword, value));
@@ -99,27 +82,10 @@ fn walk(schema: Value, root: &Value, path: &mut String) -> Result<Value, String>
         return Err(format!("{path}: {keyword} is not supported"));
     }
     bound_integers(&mut schema);
-    for keyword in BY_NAME {
-        if let Some(Value::Object(members)) = schema.get_mut(keyword) {
-            for (name, member) in members.iter_mut() {
-                let part = format!("{keyword}/{name}");
-                *member = with_path_segment(path, &part, |path| walk(member.take(), root, path))?;
-            }
-        }
-    }
-    for keyword in SINGLE {
-        if let Some(member) = schema.get_mut(keyword) {
-            *member = with_path_segment(path, keyword, |path| walk(member.take(), root, path))?;
-        }
-    }
-    for keyword in LISTED.into_iter().chain(["items"]) {
-        if let Some(Value::Array(members)) = schema.get_mut(keyword) {
-            for (number, member) in members.iter_mut().enumerate() {
-                let part = format!("{keyword}/{number}");
-                *member = with_path_segment(path, &part, |path| walk(member.take(), root, path))?;
-            }
-        }
-    }
+    visit_parts(&mut schema, path, &mut |part, path| {
+        *part = walk(part.take(), root, path)?;
+        Ok(())
+    })?;
     let Some([then, otherwise]) = cases else { return Ok(Value::Object(schema)) };
     let case = |part: &str, case: Value, path: &mut String| {
         with_path_segment(path, part, |path| walk(case, root, path))

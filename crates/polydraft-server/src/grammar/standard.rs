@@ -11,16 +11,9 @@
 
 use serde_json::{Map, Value, json};
 
+use super::parts::visit_parts;
 use super::references::localise;
-
-/// Keywords that hold schemas by name, a single schema, and a list of schemas.
-const BY_NAME: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
-const SINGLE: [&str; 6] =
-    ["items", "additionalProperties", "additionalItems", "if", "then", "else"];
-const LISTED: [&str; 5] = ["anyOf", "oneOf", "allOf", "prefixItems", "items"];
-
-/// Largest bound of a number: fifteen digits, which every number type represents exactly.
-const MAX_NUMBER: f64 = 999_999_999_999_999.0;
+use super::schema::MAX_INTEGER;
 
 /// Pattern that zod 4 adds to the format `duration`. Everything of that format matches it.
 const ZOD_DURATION: &str = concat!(
@@ -34,54 +27,35 @@ const ZOD_DURATION: &str = concat!(
 /// A reference or a pattern that has no equal, with its place in the schema.
 pub(super) fn standardise(schema: Value) -> Result<Value, String> {
     let mut schema = localise(schema)?;
-    walk(&mut schema, "#")?;
+    walk(&mut schema, &mut String::from("#"))?;
     Ok(schema)
 }
 
-fn walk(schema: &mut Value, path: &str) -> Result<(), String> {
+fn walk(schema: &mut Value, path: &mut String) -> Result<(), String> {
     let Value::Object(schema) = schema else { return Ok(()) };
     bound_numbers(schema).map_err(|problem| format!("{path}: {problem}"))?;
     replace_pattern(schema, path)?;
-    for keyword in BY_NAME {
-        if let Some(Value::Object(members)) = schema.get_mut(keyword) {
-            for (name, member) in members.iter_mut() {
-                walk(member, &format!("{path}/{keyword}/{name}"))?;
-            }
-        }
-    }
-    for keyword in SINGLE {
-        if let Some(member) = schema.get_mut(keyword) {
-            walk(member, &format!("{path}/{keyword}"))?;
-        }
-    }
-    for keyword in LISTED {
-        if let Some(Value::Array(members)) = schema.get_mut(keyword) {
-            for (number, member) in members.iter_mut().enumerate() {
-                walk(member, &format!("{path}/{keyword}/{number}"))?;
-            }
-        }
-    }
-    Ok(())
+    visit_parts(schema, path, &mut walk)
 }
 
 fn bound_numbers(schema: &mut Map<String, Value>) -> Result<(), String> {
     for (keyword, bound) in [
-        ("minimum", -MAX_NUMBER),
-        ("exclusiveMinimum", -MAX_NUMBER),
-        ("maximum", MAX_NUMBER),
-        ("exclusiveMaximum", MAX_NUMBER),
+        ("minimum", -MAX_INTEGER),
+        ("exclusiveMinimum", -MAX_INTEGER),
+        ("maximum", MAX_INTEGER),
+        ("exclusiveMaximum", MAX_INTEGER),
     ] {
         let given = schema.get(keyword).and_then(Value::as_f64);
-        let is_beyond = given.is_some_and(|given| given.abs() > MAX_NUMBER);
+        let is_beyond = given.is_some_and(|given| given.abs() > MAX_INTEGER as f64);
         if !is_beyond {
             continue;
         }
-        if given.is_some_and(|given| given.signum() != bound.signum()) {
+        if given.is_some_and(|given| given.is_sign_negative() != (bound < 0)) {
             return Err(format!(
                 "{keyword}: numbers of more than fifteen digits are not supported"
             ));
         }
-        schema.insert(keyword.to_owned(), json!(bound as i64));
+        schema.insert(keyword.to_owned(), json!(bound));
     }
     Ok(())
 }

@@ -1,8 +1,7 @@
 //! Costs of steps for adaptive trees, learned from finished sequences without a seed.
 //!
 //! A request with a seed gets costs that nothing learned has an influence on, so that the seed
-//! gives
-//! the same output under any load.
+//! gives the same output under any load.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

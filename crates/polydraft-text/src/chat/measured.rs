@@ -19,7 +19,7 @@
 //!    checks the deadline, as do loops and macros in each iteration.
 //! 5. Comments and raw blocks are unchanged.
 //!
-//! The same pass gives operators the results of Python: see `operators`.
+//! Operators get the results of Python in the same pass: see `operators`.
 
 use super::insertions::{Insertion, outermost};
 use super::operators::{self, ATTRIBUTE, ENTRY, PERCENT, SLICE};

@@ -1,4 +1,4 @@
-//! What a model writes in calls, by one template, and the format that its parts make.
+//! Outputs with calls, as a model writes them by one template, and the format of their parts.
 
 use serde_json::Value;
 
