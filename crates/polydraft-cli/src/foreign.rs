@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 /// Options of other programs, and what to give instead.
-const OPTIONS: [(&[&str], &str); 17] = [
+const OPTIONS: [(&[&str], &str); 26] = [
     (&["-m", "--model-path"], "give the model as the first argument, or with --target"),
     (&["-hf", "--hf-repo", "-hfr"], "give OWNER/NAME or OWNER/NAME:FILE as the model"),
     (&["-md", "--model-draft", "--speculative-config"], "--draft MODEL"),
@@ -27,14 +27,41 @@ const OPTIONS: [(&[&str], &str); 17] = [
         &["--jinja", "--enable-auto-tool-choice", "--tool-call-parser", "--reasoning-parser"],
         "leave it out: calls and reasoning are read in the form of the model's chat template",
     ),
+    (
+        &["--no-mmap", "--mlock", "-mmp"],
+        "leave it out: files are mapped, and read where that is not possible",
+    ),
+    (
+        &["-b", "-ub", "--batch-size", "--ubatch-size", "--max-num-batched-tokens"],
+        "leave it out: prompts are read in batches of the best measured size",
+    ),
+    (
+        &["-cb", "--cont-batching", "--enable-prefix-caching", "--cache-prompt", "--swap-space"],
+        "leave it out: requests are batched as they come, and share beginnings (--cache-memory)",
+    ),
+    (&["--gpu-memory-utilization"], "--cache-memory BYTES, for what is kept of prompts"),
+    (&["--trust-remote-code"], "leave it out: code of models is never run"),
+    (&["--chat-template-file"], "--chat-template FILE"),
+    (&["--kv-cache-dtype"], "--cache-type TYPE"),
+    (
+        &["--quantization", "--device", "-dev"],
+        "leave it out: files are computed in their own types, on the CPU",
+    ),
+    (&["--metrics", "--slots", "--props"], "leave it out: metrics are on (--no-metrics)"),
     (&["--n-gram", "--spec-type"], "--draft ngram"),
     (&["--reasoning-budget"], "thinking_token_budget in a request, or in --request-defaults"),
 ];
 
-/// Advice for a command line that was refused, which begins with the program's name.
-pub fn advice(line: impl IntoIterator<Item = OsString>, names: &[String]) -> Option<String> {
+/// Advice for a command line that was refused, or taken for a request for help because `-hf` begins
+/// with `-h`. It begins with the program's name; `names` are the options of this program.
+pub fn advice(
+    line: impl IntoIterator<Item = OsString>,
+    names: &[String],
+    is_refused: bool,
+) -> Option<String> {
     let words: Vec<String> = line.into_iter().filter_map(|word| word.into_string().ok()).collect();
-    option_advice(&words, names).or_else(|| place_advice(words.get(1..)?))
+    let advice = option_advice(&words, names);
+    advice.or_else(|| place_advice(words.get(1..).filter(|_| is_refused)?))
 }
 
 /// Advice for a model without a command, and for a prompt that is no option.
@@ -81,7 +108,7 @@ mod tests {
     fn names_our_option_for_another_programs() {
         let advised = |line: &str| {
             let own = ["--draft".to_owned()];
-            advice(line.split(' ').map(OsString::from), &own)
+            advice(line.split(' ').map(OsString::from), &own, true)
         };
         assert_eq!(advised("serve -np 2").as_deref(), Some("instead of -np: --parallel N"));
         assert_eq!(

@@ -75,8 +75,9 @@ pub fn main(
     polydraft_runtime::retain_freed_memory();
     let (words, names) = (line.clone(), option_names(&command));
     let done = parsed(line, command, run);
-    if done.as_ref().is_err_and(|error| error.downcast_ref().is_some_and(clap::Error::use_stderr))
-        && let Some(advice) = foreign::advice(words, &names)
+    let refused = done.as_ref().err().and_then(|error| error.downcast_ref::<clap::Error>());
+    if let Some(refused) = refused
+        && let Some(advice) = foreign::advice(words, &names, refused.use_stderr())
     {
         output::note(advice);
     }

@@ -18,6 +18,7 @@
 //! Deviations: numbers in JSON end after a hundred digits in a row ([`digits`]).
 
 mod calls;
+mod counts;
 mod digits;
 mod form;
 mod gbnf;

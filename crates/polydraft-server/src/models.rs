@@ -23,9 +23,9 @@ pub(crate) type Loader = Box<dyn Fn() -> anyhow::Result<ServedModel> + Send + Sy
 
 /// A model as it is described before it is loaded.
 pub(crate) struct ModelEntry {
-    /// Names for clients; the first is the model's own, and `*` matches any name.
+    /// Names for clients; the first is the model's own.
     pub names: Vec<String>,
-    /// Approximate bytes of the weights.
+    /// Approximate bytes of the weights; 0 of a model that cannot be loaded again.
     pub bytes: u64,
     /// Loads the model.
     pub load: Loader,
@@ -260,6 +260,17 @@ impl Models {
             let _ = sender.send(Some(outcome));
         });
         outcome
+    }
+
+    /// Unloads a model that no other request uses and that can be loaded again.
+    pub async fn unload(&self, model: Arc<LoadedModel>) {
+        let is_it = |slot: &&Arc<Slot>| matches!(&*slot.state(), State::Loaded(loaded, _) if Arc::ptr_eq(loaded, &model));
+        let slot = self.slots.iter().find(is_it).filter(|slot| slot.entry.bytes > 0).cloned();
+        drop(model);
+        if let Some(slot) = slot {
+            // That it is in use is no failure.
+            let _ = tokio::task::spawn_blocking(move || slot.unload_if_unused()).await;
+        }
     }
 
     /// Unloads models that have been idle for at least `after`.

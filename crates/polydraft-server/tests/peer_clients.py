@@ -66,6 +66,9 @@ def use_ollama(url):
     assert json.loads(shaped.message.content)["city"] in ("Oslo", "Rome"), shaped
     assert "tools" in client.show("tools").capabilities
     assert client.ps().models[0].model == "tools"
+    assert client.generate(model="tools", keep_alive=0).done_reason == "unload"
+    assert not client.ps().models
+    assert client.generate(model="tools").done_reason == "load" and client.ps().models
     try:
         client.chat(model="gpt", messages=MESSAGES)
         raise AssertionError("another model was served")

@@ -57,6 +57,12 @@ fn reports_roles_that_the_template_rejects_or_omits() {
     assert_eq!(server.post(path, &ghost).ignored(), ["messages[1]"]);
     assert!(server.post(path, &body("critic", json!("a"))).ignored().is_empty());
     assert_eq!(rejected(&server, path, body("", json!("a")))["param"], "messages[1].role");
+    let error = rejected(&server, path, body("critic", json!([{ "type": "text" }])));
+    assert_eq!(error["message"], "a part of type \"text\" needs a string as its text");
+    let mut budget = body("critic", json!("a"));
+    budget["thinking_token_budget"] = "x".into();
+    let error = rejected(&server, path, budget);
+    assert!(error["message"].as_str().unwrap().starts_with("thinking_token_budget: "), "{error}");
     // Other interfaces have fixed roles.
     let error = rejected(&server, "/v1/messages", body("critic", json!("a")));
     assert!(error["message"].as_str().unwrap().contains("critic"), "{error}");

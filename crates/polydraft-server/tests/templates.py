@@ -4,7 +4,7 @@ templates.py PROGRAM FOLDER [--only NAME] [--schemas N]
 
 For every template of the folder a model writes exactly what the template shows of one and of two calls, and of an answer
 after reasoning; name, arguments, text and reasoning must come back, whole and streamed, from the routes of OpenAI and of
-Anthropic. With `--schemas`, required calls of random schemas must match them. What the templates write is rendered by
+Anthropic, and from an answer that the limit cuts no part of a call as text. With `--schemas`, required calls of random schemas must match them. What the templates write is rendered by
 transformers, not by the program. Needs transformers, jinja2, jsonschema and numpy."""
 
 import argparse
@@ -255,6 +255,22 @@ def check(what, found, calls, text, thought):
     assert found == (calls, text, thought), f"{what}: {found} for {(calls, text, thought)}"
 
 
+def check_cuts(server, body, whole):
+    """Answers that the limit cuts: calls so far, without parts of them as text, streamed as whole."""
+    reply = json.loads(server.post("/v1/chat/completions", body))
+    has_call = False
+    for limit in range(1, reply["usage"]["completion_tokens"], 3):
+        cut = {**body, "max_tokens": limit}
+        calls, text, thought = chat(server, cut)
+        found = streamed(server, cut)
+        assert found == (calls, text or "", thought or ""), f"cut at {limit}: {found} for {(calls, text, thought)}"
+        has_call = has_call or bool(calls)
+        assert not has_call or (calls and not text), f"cut at {limit}: {(calls, text)}"
+        for (name, arguments), (all_name, all_arguments) in zip(calls, whole):
+            is_part = arguments == "{}" or all_arguments.startswith(arguments)
+            assert name == all_name and is_part, f"cut at {limit}: {arguments!r} of {all_arguments!r}"
+
+
 def check_template(program, template, folder):
     """Runs all checks. Returns what was checked."""
     scripts, expected = [], []
@@ -285,6 +301,8 @@ def check_template(program, template, folder):
             body = server.padded({"tools": template.tools} if calls else {}, script, step)
             for route in (chat, streamed, messages):
                 check(f"{route.__name__} {scripts[script]!r}", route(server, body), calls, text, said)
+            if len(calls) > 1:
+                check_cuts(server, body, streamed(server, body)[0])
             if calls:
                 history = [{"id": f"call_{n}", "type": "function", "function": {"name": name, "arguments": json.dumps(a)}}
                            for n, (name, a) in enumerate(calls)]
@@ -300,7 +318,7 @@ def random_schema(random, depth=0):
     kinds = ["string", "string", "integer", "number", "boolean", "enum", "nullable", "pattern", "format", "length"]
     kind = random.choice(kinds + (["object", "array", "object"] if depth < 2 else []))
     simple = {"string": {"type": "string", "maxLength": 12}, "integer": {"type": "integer", "minimum": 0, "maximum": 999},
-              "number": {"type": "number", "minimum": 0, "maximum": 9}, "boolean": {"type": "boolean"},
+              "number": random.choice([{"type": "number", "minimum": 0, "maximum": 9}, {"type": "number"}]), "boolean": {"type": "boolean"},
               "enum": {"enum": ["red", "dark blue", 3, None][:random.randint(1, 4)]},
               "nullable": {"type": ["integer", "null"], "maximum": 5, "minimum": 1},
               "pattern": {"type": "string", "pattern": "^[a-z]{2,4}-[0-9]$"},
@@ -311,7 +329,8 @@ def random_schema(random, depth=0):
     if kind == "object":
         names = [f"{letter}{depth}" for letter in "abcd"[:random.randint(1, 4)]]
         return {"type": "object", "properties": {name: random_schema(random, depth + 1) for name in names},
-                "required": random.sample(names, random.randint(0, len(names))), "additionalProperties": False}
+                "required": random.sample(names, random.randint(0, len(names))), "additionalProperties": False,
+                **random.choice([{}, {"minProperties": random.randint(0, len(names))}])}
     return {**simple[kind], "description": "A value."}
 
 

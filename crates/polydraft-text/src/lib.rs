@@ -29,7 +29,7 @@ pub use generation::{Published, PublishedSampling};
 pub use language::{ChatPrompt, Language};
 pub use output::{
     ArgumentForm, CallForm, Kind, Kinds, Nested, OutputForm, OutputParser, OutputPart,
-    ParameterForm, Piece, PromptEnd, ReasoningForm, Tool, ValueForm, allowed_kinds,
+    ParameterForm, Piece, PromptEnd, ReasoningForm, Tool, ValueForm, allowed_kinds, read_json,
 };
 pub use special::SpecialTokens;
 pub use stream::Stream;

@@ -5,6 +5,7 @@ mod calls;
 mod channels;
 mod form;
 mod literals;
+mod numbers;
 mod parameters;
 mod pattern;
 mod reasoning;
@@ -17,6 +18,7 @@ pub use channels::{Channels, MARKS as CHANNEL_MARKS};
 pub use form::{ArgumentForm, CallForm, Kind, Nested, ParameterForm, ValueForm};
 pub(crate) use literals::read_value;
 pub use literals::{Kinds, allowed_kinds};
+pub use numbers::read_json;
 pub use pattern::Piece;
 pub use reasoning::{PromptEnd, Reasoning, ReasoningForm, Split};
 

@@ -14,6 +14,7 @@ use std::fmt::Write;
 use polydraft_text::{Kind, Nested, ParameterForm, Piece, ValueForm, allowed_kinds};
 use serde_json::{Map, Value, json};
 
+use super::counts::Counts;
 use super::marks::{Marks, escape_regex};
 use super::patterns::{contained_pattern, format_pattern};
 use super::schema::{json_of, restricted};
@@ -139,24 +140,35 @@ impl Rules<'_> {
             }
             None => None,
         };
-        // From the last member to the first: what follows, without and with one before it.
-        let (mut first, mut rest) = match &other {
-            Some(other) => {
-                let rest = self.rule(&format!("({separator} {other})*"))?;
-                (self.rule(&format!("({other} {rest})?"))?, rest)
-            }
-            None => (self.rule("\"\"")?, self.rule("\"\"")?),
-        };
-        for name in names.into_iter().rev() {
+        // From the last member to the first: what follows after each number of members.
+        let count = |key: &str| schema.get(key).and_then(Value::as_u64);
+        let least = count("minProperties").unwrap_or(0);
+        let counts = Counts { least, most: count("maxProperties") };
+        let highest = counts.highest(names.len());
+        let mut after: Vec<Option<String>> = Vec::new();
+        for so_far in 0..=highest {
+            let body = counts.others(so_far as u64, other.as_deref(), &separator);
+            after.push(body.map(|body| self.rule(&body)).transpose()?);
+        }
+        for (before, name) in names.into_iter().enumerate().rev() {
             let key = self.parameters.marks.terms(name);
             let member = self.member(&key, &properties[name], level)?;
             let optional = !required.contains(&name.as_str());
-            let skip = |next: &str| if optional { format!(" | {next}") } else { String::new() };
-            let with = format!("{member} {rest}{}", skip(&first));
-            let after = format!("{separator} {member} {rest}{}", skip(&rest));
-            (first, rest) = (self.rule(&with)?, self.rule(&after)?);
+            let mut here = Vec::new();
+            for so_far in 0..=highest.min(before) {
+                let is_full = counts.most == Some(so_far as u64);
+                let next = after[(so_far + 1).min(highest)].as_ref().filter(|_| !is_full);
+                let separator = if so_far == 0 { "" } else { separator.as_str() };
+                let with = next.map(|next| format!("{separator} {member} {next}"));
+                let without = after[so_far].clone().filter(|_| optional);
+                let bodies: Vec<String> = with.into_iter().chain(without).collect();
+                let has_any = !bodies.is_empty();
+                here.push(has_any.then(|| self.rule(&bodies.join(" | "))).transpose()?);
+            }
+            after = here;
         }
-        Ok(first)
+        let no_object = "no object fits minProperties, maxProperties and the properties";
+        after.swap_remove(0).ok_or_else(|| no_object.to_owned())
     }
 
     /// A member: its name as a term, and its value.

@@ -13,6 +13,7 @@
 use polydraft_text::Kind;
 use serde_json::{Map, Value, json};
 
+use super::counts::expand_counts;
 use super::parts::{visit_parts, with_path_segment};
 
 /// Formats that the library supports.
@@ -82,6 +83,8 @@ fn walk(schema: Value, root: &Value, path: &mut String) -> Result<Value, String>
         return Err(format!("{path}: {keyword} is not supported"));
     }
     bound_integers(&mut schema);
+    expand_counts(&mut schema)
+        .map_err(|problem| format!("{path}: minProperties, maxProperties: {problem}"))?;
     visit_parts(&mut schema, path, &mut |part, path| {
         *part = walk(part.take(), root, path)?;
         Ok(())

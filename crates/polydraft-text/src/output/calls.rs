@@ -11,11 +11,12 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::OutputPart;
 use super::braces::Braces;
 use super::form::{ArgumentForm, CallForm};
+use super::numbers::read_json;
 use super::parameters::{Parameters, Step};
 use super::pattern::{Literal, Match, Piece, Slots, literal_end, matches, partial_mark_len};
 
@@ -72,6 +73,8 @@ pub struct Calls {
     state: State,
     /// Text whose part is not decided yet.
     pending: String,
+    /// What may be part of a character that a limit cut, at the end of the text.
+    partial: String,
     /// Name and id of the current call.
     slots: Slots,
     /// Whether a call was found: white space around calls is dropped.
@@ -105,6 +108,7 @@ impl Calls {
             names,
             state: State::Start,
             pending: String::new(),
+            partial: String::new(),
             slots: Slots::default(),
             has_calls: false,
         }
@@ -112,7 +116,9 @@ impl Calls {
 
     /// Adds more of the answer. Returns the decided parts.
     pub fn push(&mut self, text: &str) -> Vec<OutputPart> {
-        self.pending.push_str(text);
+        let mut text = std::mem::take(&mut self.partial) + text;
+        self.partial = text.split_off(text.trim_end_matches(char::REPLACEMENT_CHARACTER).len());
+        self.pending.push_str(&text);
         let mut parts = Vec::new();
         while self.advance(&mut parts, false) {}
         parts
@@ -121,6 +127,10 @@ impl Calls {
     /// Ends the answer; `is_cut` is whether a limit did. Returns the remaining parts.
     pub fn finish(&mut self, is_cut: bool) -> Vec<OutputPart> {
         let mut parts = Vec::new();
+        let partial = std::mem::take(&mut self.partial);
+        if !(is_cut && self.has_calls) {
+            self.pending.push_str(&partial);
+        }
         // A call after others that the limit cut before its arguments.
         if is_cut && self.has_calls && matches!(self.state, State::After | State::Text) {
             let patterns = self.next.iter().chain([&self.first]);
@@ -132,11 +142,12 @@ impl Calls {
             }
         }
         while self.advance(&mut parts, true) {}
-        if let State::Parameters(parameters) = &self.state
+        if let State::Parameters(parameters) = &mut self.state
             && !is_cut
         {
             // The end of the answer stands for the end of the call.
-            parts.push(OutputPart::Arguments(parameters.closing().to_owned()));
+            let rest = parameters.finish(&mut self.pending, &self.form);
+            parts.push(OutputPart::Arguments(rest));
         }
         let rest = std::mem::take(&mut self.pending);
         let is_text = matches!(self.state, State::Start | State::Text | State::After);
@@ -194,7 +205,9 @@ impl Calls {
             }
             State::Tail => {
                 let slots = self.slots.clone();
-                match matches(&self.tail, &self.pending, &self.names, slots, ended) {
+                match matches(&self.tail, &self.pending, &self.names, slots, false) {
+                    // The end of the answer stands for the rest of it.
+                    Match::Partial if ended => self.pending.clear(),
                     Match::Partial => return false,
                     Match::Yes(_, end) => drop(self.pending.drain(..end)),
                     Match::No => {}
@@ -378,16 +391,21 @@ const NAME_KEYS: [&str; 2] = ["name", "tool_name"];
 
 /// Name and arguments of an object that is a call of a known tool.
 fn read_object(text: &str, names: &[String]) -> Option<(String, String)> {
-    let mut object: Map<String, Value> = serde_json::from_str(text.trim()).ok()?;
+    let Value::Object(mut object) = read_json(text.trim()).ok()? else { return None };
     if let Some(Value::Object(function)) = object.remove("function") {
         object = function;
     }
     let name = NAME_KEYS.iter().find_map(|key| object.get(*key))?.as_str()?.to_owned();
-    let arguments = KEYS.iter().find_map(|key| object.remove(*key))?;
+    let arguments = KEYS.iter().find_map(|key| object.remove(*key));
     let text = match arguments {
-        Value::String(text) => text,
-        arguments @ Value::Object(_) => arguments.to_string(),
-        _ => return None,
+        // A call without arguments, and not an answer that happens to have a name.
+        None if object.keys().all(|key| matches!(key.as_str(), "name" | "tool_name" | "id")) => {
+            "{}".to_owned()
+        }
+        None => return None,
+        Some(Value::String(text)) => text,
+        Some(arguments @ Value::Object(_)) => arguments.to_string(),
+        Some(_) => return None,
     };
     names.contains(&name).then_some((name, text))
 }

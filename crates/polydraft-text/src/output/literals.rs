@@ -3,6 +3,7 @@
 use serde_json::{Map, Number, Value};
 
 use super::form::{Kind, Nested, ParameterForm};
+use super::numbers::read_json;
 
 /// Kinds of values that a schema allows, by [`Kind`].
 pub type Kinds = [bool; Kind::ALL.len()];
@@ -27,7 +28,7 @@ pub(crate) fn read_value(
     if !is_quoted && (kind == Some(Kind::String) || (kind.is_none() && only_string)) {
         return string();
     }
-    let value = serde_json::from_str(text.trim()).ok().or_else(|| {
+    let value = read_json(text.trim()).ok().or_else(|| {
         let marks = form.string_marks().filter(|_| form.nested == Nested::Marked);
         Literals { text: text.trim(), at: 0, marks }.whole()
     });

@@ -24,8 +24,12 @@ pub(crate) struct Parameters {
     schema: Value,
     /// Name and id of the call.
     slots: Slots,
+    /// Names that the schema lists.
+    names: Vec<String>,
     /// Number of parameters so far.
     count: usize,
+    /// Names of the parameters so far.
+    keys: Vec<String>,
     /// Parameter whose value is read.
     current: Option<Current>,
 }
@@ -44,7 +48,9 @@ struct Current {
 
 impl Parameters {
     pub(crate) fn new(schema: Value, slots: Slots) -> Self {
-        Self { schema, slots, count: 0, current: None }
+        let properties = schema.get("properties").and_then(Value::as_object);
+        let names = properties.map(|all| all.keys().cloned().collect()).unwrap_or_default();
+        Self { schema, slots, names, count: 0, keys: Vec::new(), current: None }
     }
 
     /// Reads the next parameter, or the end of the arguments. `ended` is whether no more text
@@ -64,8 +70,8 @@ impl Parameters {
     }
 
     /// What closes the object that the parameters so far are.
-    pub(crate) fn closing(&self) -> &'static str {
-        if self.count == 0 { "{}" } else { "}" }
+    fn closing(&self) -> &'static str {
+        if self.keys.is_empty() { "{}" } else { "}" }
     }
 
     fn read_key(
@@ -84,7 +90,7 @@ impl Parameters {
         let (mut found, mut waits): (Option<(usize, String, &str)>, bool) = (None, false);
         for value in &parameters.values {
             let pattern = parameter_start(parameters, self.count, Some(value));
-            match matches(&pattern, pending, &[], Slots::default(), false) {
+            match matches(&pattern, pending, &self.names, Slots::default(), false) {
                 Match::Yes(slots, end) if found.as_ref().is_none_or(|(best, ..)| end > *best) => {
                     found = Some((end, slots.key.unwrap_or_default(), value.before.as_str()));
                 }
@@ -121,14 +127,35 @@ impl Parameters {
             self.current = Some(current);
             return Step::Wait;
         };
-        let text = trimmed(&pending[..length], around);
+        let member = self.member(&current, &pending[..length], parameters);
+        pending.drain(..next);
+        Step::Arguments(member)
+    }
+
+    /// A parameter with this text as a member of the JSON object; empty if it is repeated.
+    fn member(&mut self, current: &Current, text: &str, parameters: &ParameterForm) -> String {
+        self.count += 1;
+        if self.keys.contains(&current.key) {
+            return String::new();
+        }
+        let text = trimmed(text, parameters.value(current.kinds[0]));
         let schema = self.property(&current.key);
         let value = value_of(text, &current.kinds, schema, &self.schema, parameters);
-        let opening = if self.count == 0 { "{" } else { ", " };
-        let member = format!("{opening}{}: {value}", Value::from(current.key));
-        pending.drain(..next);
-        self.count += 1;
-        Step::Arguments(member)
+        let opening = if self.keys.is_empty() { "{" } else { ", " };
+        self.keys.push(current.key.clone());
+        format!("{opening}{}: {value}", Value::from(current.key.as_str()))
+    }
+
+    /// Ends the arguments where the answer ends: the pending text is the rest of a value.
+    pub(crate) fn finish(&mut self, pending: &mut String, form: &CallForm) -> String {
+        let mut rest = String::new();
+        if let (Some(current), ArgumentForm::Parameters(parameters)) =
+            (self.current.take(), &form.arguments)
+        {
+            rest = self.member(&current, pending, parameters);
+        }
+        pending.clear();
+        rest + self.closing()
     }
 
     /// Start and end of the mark after a value: one that another parameter or the end of the

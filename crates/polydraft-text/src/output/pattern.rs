@@ -40,8 +40,9 @@ pub(crate) struct Slots {
 /// Maximum bytes of an id or a parameter's name.
 const MAX_SLOT: usize = 256;
 
-/// Matches a pattern at the start of a text. A name is one of `names`; a slot that is filled
-/// already, or occurs twice, has the same content. `complete` is whether no text follows.
+/// Matches a pattern at the start of a text. A name is one of `names`, a parameter's name preferably
+/// so; a slot that is filled already, or occurs twice, has the same content. `complete` is whether
+/// no text follows.
 pub(crate) fn matches(
     pieces: &[Piece],
     text: &str,
@@ -65,26 +66,21 @@ fn matches_from(pieces: &[Piece], text: &str, at: usize, names: &[String], slots
         },
         Piece::Name => {
             let start = at + leading_space(&text[at..]);
-            let known: Vec<&String> = match &slots.name {
-                Some(name) => vec![name],
-                None => names.iter().collect(),
-            };
-            let found = known.into_iter().map(|name| {
-                let left = &text[start..];
-                if left.starts_with(name.as_str()) {
-                    let slots = Slots { name: Some(name.clone()), ..slots.clone() };
-                    (name.len(), matches_from(rest, text, start + name.len(), names, slots))
-                } else if name.starts_with(left) {
-                    (name.len(), Match::Partial)
-                } else {
-                    (0, Match::No)
-                }
-            });
-            // Longer names first: a shorter one may be the start of it.
-            found
-                .filter(|(_, found)| *found != Match::No)
-                .max_by_key(|(length, _)| *length)
-                .map_or(Match::No, |(_, found)| found)
+            let known = slots.name.as_ref().map_or(names, std::slice::from_ref);
+            let fill = |name: &String| Slots { name: Some(name.clone()), ..slots.clone() };
+            known_slot(known, fill, rest, text, start, names)
+        }
+        Piece::Key if slots.key.is_some() => {
+            let start = at + leading_space(&text[at..]);
+            known_slot(slots.key.as_slice(), |_| slots.clone(), rest, text, start, names)
+        }
+        Piece::Key if !names.is_empty() => {
+            let start = at + leading_space(&text[at..]);
+            let fill = |key: &String| Slots { key: Some(key.clone()), ..slots.clone() };
+            match known_slot(names, fill, rest, text, start, names) {
+                Match::No => matches_from(pieces, text, at, &[], slots),
+                found => found,
+            }
         }
         Piece::Id | Piece::Number(_) | Piece::Key => {
             let start = at + leading_space(&text[at..]);
@@ -111,15 +107,37 @@ fn matches_from(pieces: &[Piece], text: &str, at: usize, names: &[String], slots
             let mut slots = slots;
             match piece {
                 Piece::Id => slots.id = Some(content),
-                Piece::Key if slots.key.as_ref().is_some_and(|key| *key != content) => {
-                    return Match::No;
-                }
                 Piece::Key => slots.key = Some(content),
                 _ => {}
             }
             matches_from(rest, text, start + length, names, slots)
         }
     }
+}
+
+/// Matches a slot with known contents, and the pieces after it, at this byte of a text. Longer
+/// contents come first: a shorter one may be the start of it.
+fn known_slot(
+    known: &[String],
+    fill: impl Fn(&String) -> Slots,
+    rest: &[Piece],
+    text: &str,
+    start: usize,
+    names: &[String],
+) -> Match {
+    let left = &text[start..];
+    let found = known.iter().map(|content| {
+        if left.starts_with(content.as_str()) {
+            let end = start + content.len();
+            (content.len(), matches_from(rest, text, end, names, fill(content)))
+        } else if content.starts_with(left) {
+            (content.len(), Match::Partial)
+        } else {
+            (0, Match::No)
+        }
+    });
+    let found = found.filter(|(_, found)| *found != Match::No);
+    found.max_by_key(|(length, _)| *length).map_or(Match::No, |(_, found)| found)
 }
 
 /// Result of matching a literal.
@@ -192,5 +210,13 @@ mod tests {
         let Match::Yes(slots, end) = found(&head, "<p=a b>\n\nx") else { panic!() };
         assert_eq!((slots.key.as_deref(), end), (Some("a b"), 7));
         assert_eq!(found(&head, "<p=a\nb>"), Match::No);
+        // Known names may contain it.
+        let keys = ["a".to_owned(), "a>b".to_owned()];
+        let found = |text: &str| matches(&head, text, &keys, Slots::default(), false);
+        for (whole, expected) in [("<p=a>b>1", "a>b"), ("<p=a>1", "a"), ("<p=ab>1", "ab")] {
+            let Match::Yes(slots, end) = found(whole) else { panic!("{whole}") };
+            assert_eq!((slots.key.as_deref(), end), (Some(expected), whole.len() - 1));
+        }
+        assert_eq!(found("<p=a>"), Match::Partial);
     }
 }

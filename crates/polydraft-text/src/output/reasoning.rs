@@ -113,6 +113,8 @@ impl Reasoning {
             PromptEnd::Inside => State::Inside { begun: false },
             PromptEnd::Answer => State::After { marked: true },
             PromptEnd::Before if form.has_reasoning() => State::Before,
+            // A model may reason though the prompt says that it has done so.
+            PromptEnd::After if !form.opening.is_empty() => State::Before,
             PromptEnd::Before | PromptEnd::After => State::Answer,
         };
         Self { form, state, pending: String::new() }

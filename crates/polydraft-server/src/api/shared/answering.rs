@@ -98,6 +98,9 @@ async fn decode<A: Reply + 'static>(
     let log = request.extensions().get::<Arc<RequestLog>>().cloned();
     let (model, mut body) = read_request(&models, request).await?;
     if let Some(answer) = shortcut(&model, &body) {
+        if answer["done_reason"] == "unload" {
+            models.unload(model).await;
+        }
         return Ok(Json(answer).into_response());
     }
     set_defaults(&model.options.defaults, &mut body);

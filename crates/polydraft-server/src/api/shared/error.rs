@@ -240,9 +240,10 @@ impl From<polydraft_text::Error> for Problem {
                 );
                 Self::invalid(problem).with_code("context_length_exceeded")
             }
-            Error::NoTemplate { .. } => {
-                Self::invalid("this model has no chat template").with_param("messages")
-            }
+            Error::NoTemplate { .. } => Self::invalid(
+                "this model has no chat template; start the server with --chat-template FILE",
+            )
+            .with_param("messages"),
             Error::Template { problem, .. } => {
                 Self::invalid(format!("the model's chat template rejected the messages: {problem}"))
                     .with_param("messages")

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use polydraft_text::{Message, Rendering};
+use polydraft_text::{Message, Rendering, read_json};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
@@ -109,12 +109,14 @@ impl Content {
         };
         let text = |part: ContentPart| match (kinds.contains(&part.kind.as_str()), part.text) {
             (true, Some(text)) => Ok(text),
+            (true, None) => {
+                let problem = format!("a part of type {:?} needs a string as its text", part.kind);
+                Err(Problem::invalid(problem).with_param(param))
+            }
             _ if is_media(&part.kind) => Err(media_problem(&part.kind, param)),
             _ => {
                 let (kinds, kind) = (kinds.join(" or "), part.kind);
-                let problem = format!(
-                    "expected parts of type {kinds} with a string, got one of type {kind:?}"
-                );
+                let problem = format!("expected parts of type {kinds}, got one of type {kind:?}");
                 Err(Problem::invalid(problem).with_param(param).with_code("unsupported_parameter"))
             }
         };
@@ -177,7 +179,7 @@ impl CallNames {
     /// a model may have written them.
     pub fn call(&mut self, id: String, name: String, arguments: String) -> Value {
         let text = if arguments.trim().is_empty() { "{}" } else { &arguments };
-        let object = serde_json::from_str(text).ok().filter(Value::is_object);
+        let object = read_json(text).ok().filter(Value::is_object);
         let arguments = object.unwrap_or(Value::String(arguments));
         let call = json!({ "id": id, "type": "function", "function": { "name": name,
             "arguments": arguments } });

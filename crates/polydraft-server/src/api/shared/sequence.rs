@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use polydraft_engine::{Finish, Scored, Trace};
-use polydraft_text::{OutputParser, OutputPart, Tokenizer};
+use polydraft_text::{OutputParser, OutputPart, Tokenizer, read_json};
 use serde_json::{Value, json};
 
 use super::reader::is_truncated;
@@ -46,7 +46,7 @@ impl Call {
     /// Parsed arguments: an empty object if they are not one, because the model was cut off or
     /// wrote something else.
     pub fn parsed(&self) -> Value {
-        let parsed = serde_json::from_str(&self.arguments).ok().filter(Value::is_object);
+        let parsed = read_json(&self.arguments).ok().filter(Value::is_object);
         parsed.unwrap_or_else(|| json!({}))
     }
 
@@ -132,6 +132,12 @@ impl SequenceOutput {
         let is_cut = is_truncated(Some(finish));
         let parts = self.parser.as_mut().map(|parser| parser.finish(is_cut)).unwrap_or_default();
         self.append(parts);
+        if let Some(call) = self.calls.last_mut()
+            && call.arguments.trim().is_empty()
+        {
+            // A limit cut the call before its arguments.
+            call.arguments = "{}".to_owned();
+        }
     }
 
     fn append(&mut self, parts: Vec<OutputPart>) {

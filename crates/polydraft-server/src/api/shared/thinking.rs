@@ -25,11 +25,33 @@ pub struct Thinking {
     thinking: Option<Switch>,
     /// Maximum tokens of the reasoning: after them the model must close it, and answers. Negative
     /// numbers set no limit. Also as `thinking_budget_tokens` and `reasoning_budget`.
-    #[serde(alias = "thinking_budget_tokens", alias = "reasoning_budget")]
+    #[serde(
+        default,
+        alias = "thinking_budget_tokens",
+        alias = "reasoning_budget",
+        deserialize_with = "budget"
+    )]
     thinking_token_budget: Option<i64>,
     /// Whether stop strings also end the reasoning. Default: false, only the answer.
     #[serde(default, deserialize_with = "flag_or_false")]
     stop_in_reasoning: bool,
+}
+
+/// Deserializes a number of tokens. The error names the parameter: in flattened structures the path
+/// does not.
+fn budget<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
+    let value: Option<serde_json::Value> = Option::deserialize(deserializer)?;
+    let number = |value: serde_json::Value| {
+        let number = value.as_i64().or_else(|| {
+            value.as_f64().filter(|number| number.fract() == 0.0).map(|number| number as i64)
+        });
+        number.ok_or_else(|| {
+            serde::de::Error::custom(format_args!(
+                "thinking_token_budget: expected a number of tokens, got {value}"
+            ))
+        })
+    };
+    value.map(number).transpose()
 }
 
 #[derive(Debug, Deserialize)]
