@@ -325,8 +325,8 @@ mod tests {
 
     #[test]
     fn default_tree_is_adaptive_unless_paths_or_depth_are_given() {
-        assert_eq!(tree(&options("nested-priority", None)), "auto:16");
-        assert_eq!(tree(&options("token", None)), "auto:16");
+        assert_eq!(tree(&options("nested-priority", None)), "auto:64");
+        assert_eq!(tree(&options("token", None)), "auto:64");
         let depth = |verifier| SpeculationOptions { depth: Some(4), ..options(verifier, None) };
         assert_eq!(tree(&depth("nested-priority")), "paths:2,4");
         assert_eq!(tree(&depth("block")), "paths:1,4");

@@ -34,6 +34,7 @@ mod learning;
 mod merged;
 mod mixture;
 mod source_weights;
+mod suffixes;
 mod table;
 
 use std::path::PathBuf;
@@ -49,6 +50,7 @@ pub use learning::{LEARNED_TOP_K, LearningNgrams};
 use merged::{ContextTable, predict};
 use mixture::{HitRates, Sources};
 use source_weights::SourceWeights;
+use suffixes::{Match, Suffixes};
 pub use table::{NgramLearner, NgramTable};
 
 /// Settings of the drafter.
@@ -109,6 +111,7 @@ impl DrafterSettings for Settings {
             vocabulary,
             order: self.order,
             corpus: Counts::new(self.order),
+            corpus_suffixes: Suffixes::default(),
             shared: self.shared.clone(),
             sequences: Slots::default(),
         };
@@ -120,6 +123,7 @@ impl DrafterSettings for Settings {
         drafter.check(&self.corpus)?;
         for end in 0..self.corpus.len() {
             drafter.corpus.add(&self.corpus[..end], self.corpus[end]);
+            drafter.corpus_suffixes.add(self.corpus[end]);
         }
         Ok(Box::new(drafter))
     }
@@ -134,6 +138,7 @@ struct NgramDrafter {
     vocabulary: usize,
     order: usize,
     corpus: Counts,
+    corpus_suffixes: Suffixes,
     shared: Option<SharedNgrams>,
     sequences: Slots<SequenceState>,
 }
@@ -144,13 +149,24 @@ struct SequenceState {
     /// Number of counted tokens.
     counted: usize,
     counts: Counts,
+    suffixes: Suffixes,
+    /// Longest match in the corpus.
+    in_corpus: Match,
     /// Weights w_n of the sequence's own counts and of the corpus's, estimated so far.
     hit_rates: HitRates,
     corpus_hit_rates: HitRates,
     /// Weights of the sequence's own prediction against the prediction of the shared table.
     source_weights: SourceWeights,
-    /// Last tokens up to each scored node, by node.
-    scored: Vec<Vec<Token>>,
+    /// By scored node.
+    scored: Vec<Node>,
+}
+
+/// End of the text at a node: its last tokens, and the longest matches in the sequence and the
+/// corpus.
+#[derive(Clone)]
+struct Node {
+    last: Vec<Token>,
+    matches: [Match; 2],
 }
 
 impl SequenceState {
@@ -159,6 +175,8 @@ impl SequenceState {
             tokens: Vec::new(),
             counted: 0,
             counts: Counts::new(order),
+            suffixes: Suffixes::default(),
+            in_corpus: Match::default(),
             hit_rates: HitRates::new(order),
             corpus_hit_rates: HitRates::new(order),
             source_weights: SourceWeights::new(),
@@ -180,11 +198,13 @@ impl NgramDrafter {
 
     /// Counts at most `max_tokens` further tokens and returns how many remain.
     fn count(&mut self, sequence: Sequence, max_tokens: usize) -> usize {
-        let Self { corpus, shared, sequences, .. } = self;
+        let Self { corpus, corpus_suffixes, shared, sequences, .. } = self;
         let SequenceState {
             tokens,
             counted,
             counts,
+            suffixes,
+            in_corpus,
             hit_rates,
             corpus_hit_rates,
             source_weights,
@@ -192,17 +212,23 @@ impl NgramDrafter {
         } = &mut sequences[sequence];
         for position in *counted..tokens.len().min(counted.saturating_add(max_tokens)) {
             let (before, token) = (&tokens[..position], tokens[position]);
-            let sources =
-                Sources { counts: [counts, corpus], hit_rates: [hit_rates, corpus_hit_rates] };
+            let sources = Sources {
+                counts: [counts, corpus],
+                suffixes: [suffixes, corpus_suffixes],
+                hit_rates: [hit_rates, corpus_hit_rates],
+            };
+            let matches = [suffixes.repeated(), *in_corpus];
             if let Some(shared) = shared {
                 let prediction = shared.with(|table| predict(before, table, &sources.counts));
-                source_weights.learn(&sources.mixture(before), &prediction, token);
+                source_weights.learn(&sources.mixture(before, matches), &prediction, token);
             }
-            let cases = sources.cases(before, token);
+            let cases = sources.cases(before, matches, token);
             cases
                 .iter()
                 .for_each(|case| [&mut *hit_rates, corpus_hit_rates][case.source].learn(case));
             counts.add(before, token);
+            suffixes.add(token);
+            *in_corpus = corpus_suffixes.after(*in_corpus, token);
             *counted = position + 1;
         }
         tokens.len() - *counted
@@ -258,18 +284,22 @@ impl Sequences for NgramDrafter {
             self.count(*sequence, usize::MAX);
             let state = &mut self.sequences[*sequence];
             for node in state.scored.len()..tree.len() {
-                let mut last = match node {
-                    DraftTree::ROOT => {
-                        state.tokens[state.tokens.len().saturating_sub(order)..].to_vec()
-                    }
+                let mut scored = match node {
+                    DraftTree::ROOT => Node {
+                        last: state.tokens[state.tokens.len().saturating_sub(order)..].to_vec(),
+                        matches: [state.suffixes.repeated(), state.in_corpus],
+                    },
                     _ => {
-                        let mut last = state.scored[tree.parent(node)].clone();
-                        last.push(tree.token(node));
-                        last
+                        let Node { mut last, matches: [own, corpus] } =
+                            state.scored[tree.parent(node)].clone();
+                        let token = tree.token(node);
+                        last.push(token);
+                        let own = state.suffixes.after(own, token);
+                        Node { last, matches: [own, self.corpus_suffixes.after(corpus, token)] }
                     }
                 };
-                last.drain(..last.len().saturating_sub(order));
-                state.scored.push(last);
+                scored.last.drain(..scored.last.len().saturating_sub(order));
+                state.scored.push(scored);
             }
         }
         Ok(())
@@ -305,11 +335,14 @@ impl Drafter for NgramDrafter {
         spare: Option<Distribution>,
     ) -> Result<Distribution> {
         let state = &self.sequences[sequence];
-        let (counts, hit_rates) =
-            ([&state.counts, &self.corpus], [&state.hit_rates, &state.corpus_hit_rates]);
-        let sources = Sources { counts, hit_rates };
-        let last = &state.scored[node];
-        let mixture = sources.mixture(last);
+        let counts = [&state.counts, &self.corpus];
+        let sources = Sources {
+            counts,
+            suffixes: [&state.suffixes, &self.corpus_suffixes],
+            hit_rates: [&state.hit_rates, &state.corpus_hit_rates],
+        };
+        let Node { last, matches } = &state.scored[node];
+        let mixture = sources.mixture(last, *matches);
         let (probs, sharpening) = match &self.shared {
             None => (mixture.distribution(), SHARPENING),
             Some(shared) => {
@@ -337,163 +370,4 @@ impl Drafter for NgramDrafter {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Vocabulary;
-
-    fn info() -> ModelInfo {
-        ModelInfo {
-            name: "t".to_owned(),
-            vocabulary: Vocabulary::numbered(10),
-            context: 100,
-            hidden: None,
-            accepts_empty_context: true,
-            max_sequences: 1,
-        }
-    }
-
-    fn drafter(settings: &Settings) -> Box<dyn Drafter> {
-        settings.build(&info()).unwrap()
-    }
-
-    fn next(drafter: &mut dyn Drafter, sequence: Sequence, sampling: &Sampling) -> Distribution {
-        drafter.score(&[(sequence, &DraftTree::new())]).unwrap();
-        drafter.distribution(sequence, 0, sampling, None).unwrap()
-    }
-
-    #[test]
-    fn repeated_lines_become_likelier_each_time() {
-        let mut drafter = drafter(&Settings::default());
-        let sequence = drafter.open().unwrap();
-        let even = next(drafter.as_mut(), sequence, &Sampling::default());
-        assert!((even.probability(3) - 0.1).abs() < 1e-12);
-        let line = [1, 2, 3, 4, 5, 6];
-        let mut last = 0.0;
-        for round in 0..4 {
-            drafter.extend(sequence, &line).unwrap();
-            drafter.extend(sequence, &[1, 2, 3]).unwrap();
-            let probs = next(drafter.as_mut(), sequence, &Sampling::default());
-            assert!((probs.to_vec().iter().sum::<f64>() - 1.0).abs() < 1e-12);
-            assert!(probs.probability(4) > last - 1e-6, "{round}: {} {last}", probs.probability(4));
-            assert_eq!(probs.probability(9), 0.0);
-            last = probs.probability(4);
-            drafter.extend(sequence, &[4, 5, 6]).unwrap();
-        }
-        assert!(last > 0.9, "{last}");
-        let cold =
-            next(drafter.as_mut(), sequence, &Sampling { temperature: 0.0, ..Sampling::default() });
-        assert_eq!((cold.support_size(), cold.probability(1)), (1, 1.0));
-    }
-
-    /// Token 1 was followed by 2 half of the time: the confidence is one half, although 2 is
-    /// drafted more often.
-    #[test]
-    fn confidence_matches_past_accuracy() {
-        let mut drafter = drafter(&Settings { order: 2, ..Settings::default() });
-        let sequence = drafter.open().unwrap();
-        let mut other = 0;
-        for round in 0..300_u32 {
-            // A different token precedes 1 each time, so that longer contexts predict nothing.
-            other = (other + 3) % 5;
-            let next = if round % 2 == 0 { 2 } else { 3 + round % 7 };
-            drafter.extend(sequence, &[5 + other, 1, next]).unwrap();
-        }
-        drafter.extend(sequence, &[4, 1]).unwrap();
-        for (temperature, max_probability) in [(1.0, 0.95), (0.0, 1.0)] {
-            let probs =
-                next(drafter.as_mut(), sequence, &Sampling { temperature, ..Sampling::default() });
-            assert!(
-                probs.argmax() == 2
-                    && probs.probability(2) > 0.7
-                    && probs.probability(2) <= max_probability,
-                "{probs:?}"
-            );
-            assert!(
-                (probs.confidence() - 0.5).abs() < 0.12,
-                "at {temperature}: {}",
-                probs.confidence()
-            );
-        }
-    }
-
-    #[test]
-    fn each_node_drafts_from_its_own_context() {
-        let mut drafter = drafter(&Settings { order: 2, ..Settings::default() });
-        let sequence = drafter.open().unwrap();
-        drafter.extend(sequence, &[7, 1, 8, 7, 2, 9, 7]).unwrap();
-        let mut tree = DraftTree::new();
-        let (one, two) = (tree.add(0, 1), tree.add(0, 2));
-        drafter.score(&[(sequence, &tree)]).unwrap();
-        let probs =
-            |node| drafter.distribution(sequence, node, &Sampling::default(), None).unwrap();
-        assert_eq!((probs(one).argmax(), probs(two).argmax()), (8, 9));
-        drafter.commit(sequence, &tree, &[two]).unwrap();
-        assert_eq!(drafter.len(sequence), 8);
-        assert_eq!(next(drafter.as_mut(), sequence, &Sampling::default()).argmax(), 9);
-    }
-
-    /// The result is the same as if the removed tokens had never been added.
-    #[test]
-    fn truncated_tokens_do_not_affect_drafts() {
-        let mut drafter = drafter(&Settings::default());
-        let (cut, full) = (drafter.open().unwrap(), drafter.open().unwrap());
-        drafter.extend(cut, &[7, 1, 8, 7, 1, 9, 7, 1]).unwrap();
-        next(drafter.as_mut(), cut, &Sampling::default());
-        for (length, tokens) in [(5, &[2, 7][..]), (9, &[])] {
-            drafter.truncate(cut, length);
-            drafter.extend(cut, tokens).unwrap();
-        }
-        drafter.extend(full, &[7, 1, 8, 7, 1, 2, 7]).unwrap();
-        assert_eq!(drafter.len(cut), 7);
-        let distributions = [cut, full]
-            .map(|sequence| next(drafter.as_mut(), sequence, &Sampling::default()).to_vec());
-        assert_eq!(distributions[0], distributions[1]);
-    }
-
-    #[test]
-    fn drafts_from_a_corpus() {
-        let corpus = Settings { corpus: vec![3, 1, 4, 1, 5, 9, 2, 6], ..Settings::default() };
-        let mut drafter = drafter(&corpus);
-        let sequence = drafter.open().unwrap();
-        drafter.extend(sequence, &[1, 5, 9]).unwrap();
-        assert_eq!(next(drafter.as_mut(), sequence, &Sampling::default()).argmax(), 2);
-    }
-
-    #[test]
-    fn rejects_tokens_outside_the_vocabulary() {
-        let mut drafter = drafter(&Settings::default());
-        let sequence = drafter.open().unwrap();
-        assert!(drafter.extend(sequence, &[10]).is_err());
-        let corpus = Settings { corpus: vec![3, 10], ..Settings::default() };
-        assert!(corpus.build(&info()).is_err());
-    }
-
-    #[test]
-    fn rejects_order_out_of_range() {
-        for order in [0, 17] {
-            assert!(Settings { order, ..Settings::default() }.build(&info()).is_err());
-        }
-    }
-
-    /// The sequence's own n-grams are merged with those of the table.
-    #[test]
-    fn table_drafts_until_the_sequence_repeats_itself() {
-        let mut learner = NgramLearner::new(&Vocabulary::numbered(10));
-        (0..20).for_each(|_| learner.learn(&[1], &[(2, 0.9), (3, 0.1)]));
-        let shared = Some(SharedNgrams::Table(Arc::new(learner.table())));
-        let mut drafter = drafter(&Settings { shared, ..Settings::default() });
-        let sequence = drafter.open().unwrap();
-        drafter.extend(sequence, &[7, 8, 1]).unwrap();
-        let probs = next(drafter.as_mut(), sequence, &Sampling::default());
-        assert!(probs.argmax() == 2 && probs.probability(2) > 0.8, "{probs:?}");
-        // The sequence has not repeated itself: its own prediction gets half of the weight.
-        assert!((0.6..0.9).contains(&probs.confidence()), "{}", probs.confidence());
-        for _ in 0..4 {
-            drafter.extend(sequence, &[5, 7, 8, 1]).unwrap();
-        }
-        let probs = next(drafter.as_mut(), sequence, &Sampling::default());
-        assert_eq!(probs.argmax(), 5, "{probs:?}");
-        let sum: f64 = probs.to_vec().iter().sum();
-        assert!((sum - 1.0).abs() < 1e-12 && probs.probability(2) > 0.0, "{probs:?}");
-    }
-}
+mod tests;

@@ -50,7 +50,7 @@ use acceptance::Acceptance;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Maximum number of drafted tokens, from 1 to 16. Default 16.
+    /// Maximum number of drafted tokens, from 1 to 64. Default 64.
     pub depth: usize,
     /// Costs of steps, and the expected quality of the draft.
     pub costs: Costs,
@@ -61,7 +61,7 @@ pub struct Settings {
 }
 
 /// Maximum number of drafted tokens.
-const DEPTH: usize = 16;
+const DEPTH: usize = 64;
 /// Number of recent roots whose uncertainty is stored; before the first step all count as
 /// uncertain. With four the demo pair lost 0.02; sixteen gain nothing.
 const ROOTS: usize = 8;
@@ -113,7 +113,7 @@ impl PolicySettings for Settings {
 
     fn build(&self) -> Result<Box<dyn Policy>> {
         if !(1..=DEPTH).contains(&self.depth) {
-            let expected = "from 1 to 16 tokens";
+            let expected = "from 1 to 64 tokens";
             return Err(Error::Setting { setting: "auto", expected, got: self.to_string() });
         }
         self.costs.validate()?;

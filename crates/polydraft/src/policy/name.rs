@@ -318,8 +318,8 @@ mod tests {
     #[test]
     fn chooses_default_trees_by_verifier_and_drafts() -> Result<()> {
         for (verifier, drafts, expected) in [
-            ("nested-priority", 0, "auto:16"),
-            ("block", 0, "auto:16"),
+            ("nested-priority", 0, "auto:64"),
+            ("block", 0, "auto:64"),
             ("walk:hub", 0, "paths:1,3"),
             ("specinfer", 2, "distinct:2,3"),
         ] {

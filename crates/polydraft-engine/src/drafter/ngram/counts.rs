@@ -24,6 +24,13 @@ impl Followers {
         self.total += 1;
     }
 
+    /// Tokens, ascending, that followed once each, as far as is known.
+    pub fn once(tokens: impl Iterator<Item = Token>) -> Self {
+        let tokens: Vec<(Token, u32)> = tokens.map(|token| (token, 1)).collect();
+        let total = tokens.len() as u32;
+        Self { tokens, total }
+    }
+
     /// Returns the tokens, ascending, with their counts.
     pub fn tokens(&self) -> &[(Token, u32)] {
         &self.tokens

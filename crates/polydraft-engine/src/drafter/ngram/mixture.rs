@@ -1,9 +1,12 @@
 //! Candidates for the next token, from the longest context that occurred before to the shortest,
 //! and how often the next token is among them.
 
+use std::borrow::Cow;
+
 use polydraft::Token;
 
 use super::counts::{Counts, Followers};
+use super::suffixes::{Match, Suffixes};
 
 /// Pattern of a context's followers, those of longer contexts excluded.
 #[derive(Debug, Clone, Copy)]
@@ -50,6 +53,13 @@ const PRIOR: [[f64; PATTERNS]; 9] = [
     [0.75, 0.90, 0.92, 0.60, 0.80],
     [0.90, 0.97, 0.98, 0.80, 0.90],
 ];
+/// Prior hit rates of longer matches than the longest counted context, by their number of tokens.
+const LONG: [(usize, [f64; PATTERNS]); 4] = [
+    (16, [0.95, 0.97, 0.98, 0.85, 0.90]),
+    (32, [0.97, 0.97, 0.98, 0.90, 0.90]),
+    (64, [0.985, 0.985, 0.985, 0.90, 0.90]),
+    (usize::MAX, [0.99, 0.99, 0.99, 0.90, 0.90]),
+];
 /// Weight of the prior, in cases.
 const PRIOR_CASES: f64 = 8.0;
 /// Decay of a case's weight per later case.
@@ -59,27 +69,41 @@ const DECAY: f64 = 0.98;
 /// was among the followers.
 #[derive(Debug, Clone)]
 pub struct HitRates {
-    /// (Hits, cases), decayed.
+    /// Length of the longest counted context.
+    order: usize,
+    /// (Hits, cases), decayed: of contexts by length, then of longer matches.
     seen: Vec<[(f64, f64); PATTERNS]>,
 }
 
 impl HitRates {
     /// Creates hit rates of contexts up to this length.
     pub fn new(order: usize) -> Self {
-        Self { seen: vec![[(0.0, 0.0); PATTERNS]; order + 1] }
+        Self { order, seen: vec![[(0.0, 0.0); PATTERNS]; order + 1 + LONG.len()] }
     }
 
     /// Counts a case.
     pub fn learn(&mut self, case: &Case) {
-        let seen = &mut self.seen[case.length][case.pattern as usize];
+        let row = self.row(case.length);
+        let seen = &mut self.seen[row][case.pattern as usize];
         *seen = (DECAY * seen.0 + f64::from(u8::from(case.hit)), DECAY * seen.1 + 1.0);
     }
 
     /// Returns the probability that the next token is a follower of a context of this length.
     fn get(&self, length: usize, pattern: FollowerPattern) -> f64 {
-        let (hits, cases) = self.seen[length][pattern as usize];
-        (hits + PRIOR_CASES * PRIOR[length.min(PRIOR.len() - 1)][pattern as usize])
-            / (cases + PRIOR_CASES)
+        let row = self.row(length);
+        let (hits, cases) = self.seen[row][pattern as usize];
+        let prior = match row.checked_sub(self.order + 1) {
+            Some(long) => LONG[long].1,
+            None => PRIOR[length.min(PRIOR.len() - 1)],
+        };
+        (hits + PRIOR_CASES * prior[pattern as usize]) / (cases + PRIOR_CASES)
+    }
+
+    fn row(&self, length: usize) -> usize {
+        match length <= self.order {
+            true => length,
+            false => self.order + 1 + LONG.partition_point(|(most, _)| *most < length),
+        }
     }
 }
 
@@ -167,33 +191,51 @@ impl Mixture {
     }
 }
 
-/// Counts to search: the sequence's own, then a corpus's.
+/// Texts to search: the sequence's own, then a corpus's.
 pub struct Sources<'a> {
     pub counts: [&'a Counts; 2],
+    pub suffixes: [&'a Suffixes; 2],
     pub hit_rates: [&'a HitRates; 2],
 }
 
 impl<'a> Sources<'a> {
-    /// Returns the followers of each context at the end of `before`, the longest first.
-    fn contexts(&self, before: &[Token]) -> impl Iterator<Item = (usize, usize, &'a Followers)> {
-        let counts = self.counts;
-        (0..=counts[0].order().min(before.len())).rev().flat_map(move |length| {
+    /// Returns the followers of each context at the end of `before`, the longest first. `matches`
+    /// are the longest ones that the texts have.
+    fn contexts(
+        &self,
+        before: &[Token],
+        matches: [Match; 2],
+    ) -> impl Iterator<Item = (usize, usize, Cow<'a, Followers>)> {
+        let Self { counts, suffixes, .. } = *self;
+        let order = counts[0].order();
+        let mut long = [0, 1];
+        long.sort_by_key(|source: &usize| std::cmp::Reverse(matches[*source].len()));
+        let long = long.into_iter().filter(move |source| matches[*source].len() > order);
+        let long = long.map(move |source| {
+            let found = matches[source];
+            let followers = Followers::once(suffixes[source].followers(found));
+            (source, found.len(), Cow::Owned(followers))
+        });
+        let contexts = (0..=order.min(before.len())).rev().flat_map(move |length| {
             let context = &before[before.len() - length..];
-            let found = move |source: usize| Some((source, length, counts[source].after(context)?));
+            let found = move |source: usize| {
+                Some((source, length, Cow::Borrowed(counts[source].after(context)?)))
+            };
             (0..counts.len()).filter_map(found)
-        })
+        });
+        long.chain(contexts)
     }
 
-    /// Returns the candidates after `before`.
-    pub fn mixture(&self, before: &[Token]) -> Mixture {
+    /// Returns the candidates after `before`, with these longest matches.
+    pub fn mixture(&self, before: &[Token], matches: [Match; 2]) -> Mixture {
         let mut mixture = Mixture::default();
-        for (source, length, followers) in self.contexts(before) {
+        for (source, length, followers) in self.contexts(before, matches) {
             if mixture.escape < NEGLIGIBLE {
                 return mixture;
             }
             mixture.longest = mixture.longest.max(length);
-            if let Some((pattern, times)) = mixture.pattern(followers) {
-                mixture.add(followers, times, self.hit_rates[source].get(length, pattern));
+            if let Some((pattern, times)) = mixture.pattern(&followers) {
+                mixture.add(&followers, times, self.hit_rates[source].get(length, pattern));
             }
         }
         mixture
@@ -201,16 +243,16 @@ impl<'a> Sources<'a> {
 
     /// Returns the outcomes of the contexts searched for `token`, which followed `before` and is
     /// not counted yet.
-    pub fn cases(&self, before: &[Token], token: Token) -> Vec<Case> {
+    pub fn cases(&self, before: &[Token], matches: [Match; 2], token: Token) -> Vec<Case> {
         let (mut mixture, mut cases) = (Mixture::default(), Vec::new());
-        for (source, length, followers) in self.contexts(before) {
-            let Some((pattern, times)) = mixture.pattern(followers) else { continue };
+        for (source, length, followers) in self.contexts(before, matches) {
+            let Some((pattern, times)) = mixture.pattern(&followers) else { continue };
             let hit = followers.times(token) > 0;
             cases.push(Case { source, length, pattern, hit });
             if hit {
                 break;
             }
-            mixture.add(followers, times, 0.0);
+            mixture.add(&followers, times, 0.0);
         }
         cases
     }

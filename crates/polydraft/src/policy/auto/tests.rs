@@ -311,11 +311,11 @@ impl ContextDistributions for Always {
 
 #[test]
 fn rejects_settings_out_of_range() {
-    for invalid in ["auto:0", "auto:17", "auto:2,3", "auto:x", "auto:1,2,3"] {
+    for invalid in ["auto:0", "auto:65", "auto:2,3", "auto:x", "auto:1,2,3"] {
         let built = invalid.parse::<PolicyKind>().and_then(|kind| kind.build().map(|_| ()));
         assert!(built.unwrap_err().to_string().contains("auto"), "{invalid}");
     }
-    assert_eq!("auto".parse::<PolicyKind>().unwrap().to_string(), "auto:16");
+    assert_eq!("auto".parse::<PolicyKind>().unwrap().to_string(), "auto:64");
     let target = |pairs: &[_], longer| Costs { target: passes(pairs, longer), ..Costs::default() };
     let invalid = [-0.1, 1.1, f64::NAN].map(|rejected| Costs { rejected, ..Costs::default() });
     for costs in invalid.into_iter().chain([
