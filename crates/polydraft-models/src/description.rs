@@ -18,6 +18,7 @@ use crate::error::{Bytes, Error, Result};
 use crate::family::gguf::{assistant, block, config_from_gguf, gguf_architectures};
 use crate::family::mtp::rename_mtp_tensor;
 use crate::family::multimodal;
+use crate::head::mtp_file::is_mtp_file;
 use crate::names::Names;
 use crate::precision::{MatrixUse, Precision};
 use crate::weights::{TensorHeader, Weights};
@@ -272,7 +273,7 @@ pub fn is_gguf(path: &Path) -> bool {
 }
 
 /// Reduces the number of MTP modules to those that have tensors.
-fn count_mtp_modules(config: &mut Config, has: impl Fn(&str) -> bool) {
+pub(crate) fn count_mtp_modules(config: &mut Config, has: impl Fn(&str) -> bool) {
     let Names { layers, mtp, .. } = config.names;
     let is_there = |layer: &usize| has(&format!("{layers}.{layer}.{}.weight", mtp.join));
     let first = config.mtp_layer_numbers().step_by(config.layers_per_mtp_module().len());
@@ -333,6 +334,11 @@ fn open_file(path: &Path) -> Result<(Config, Language, Weights)> {
     }
     let gguf = Gguf::open(path)?;
     let invalid = |problem| Error::File { path: path.to_owned(), problem };
+    if is_mtp_file(path) {
+        let problem = "expected a model, got multi-token prediction (MTP) layers, which draft for \
+                       the model that they lie beside";
+        return Err(invalid(problem.to_owned()));
+    }
     if let Some(found) = config_from_gguf(&gguf) {
         let (config, permuted) = found.map_err(invalid)?;
         let language = Language::from_gguf(&gguf, config.vocabulary)?;

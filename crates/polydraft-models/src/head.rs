@@ -13,6 +13,7 @@ mod hidden_states;
 pub(crate) mod kind;
 pub(crate) mod load;
 pub(crate) mod mtp;
+pub(crate) mod mtp_file;
 mod net;
 pub(crate) mod options;
 mod sequence;

@@ -7,9 +7,12 @@ use std::path::{Path, PathBuf};
 use crate::common::steps::ExpectedSteps;
 use crate::common::*;
 use polydraft::{PolicyKind, Sampling, VerifierKind};
-use polydraft_engine::{Engine, Limits, Request, Speculation};
+use polydraft_engine::{Engine, Limits, Model, Request, Speculation};
 use polydraft_gguf::Gguf;
-use polydraft_models::{Description, HeadOptions, LoadOptions, Loaded, Precision, load, load_mtp};
+use polydraft_models::{
+    Description, HeadDescription, HeadKind, HeadOptions, LoadOptions, Loaded, Precision, head_kind,
+    load, load_head, load_mtp,
+};
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 use serde_json::{Value, json};
@@ -51,6 +54,31 @@ fn drafts_equal_a_direct_computation() {
     for name in MODELS {
         let worst = worst(&path(name), &expected(name));
         assert!(worst < 1e-5, "{name}: {worst:e}");
+    }
+}
+
+/// MTP layers that lie beside their model in a file of their own.
+#[test]
+fn files_without_the_model_draft_as_its_own_layers() {
+    for name in ["mtp-qwen", "mtp-glm", "mtp-nemotron"] {
+        let (model, file) =
+            (path(&format!("{name}/model.gguf")), path(&format!("{name}/mtp.gguf")));
+        assert_eq!(head_kind(&file), Some(HeadKind::Autoregressive));
+        assert_eq!(head_kind(&model), None);
+        let mut target = load(&model, LoadOptions::default()).unwrap().model;
+        let vocabulary = target.info().vocabulary.size();
+        let read = HeadDescription::read(&file, target.config(), vocabulary).unwrap();
+        assert!(read.parameters > 0 && read.tokens == vocabulary, "{read:?}");
+        let head = load_head(&file, &mut target, &options(Precision::F32)).unwrap();
+        let worst = expected(name).distance(&mut (target, head));
+        assert!(worst < 1e-5, "{name}: {worst:e}");
+        // It is no model, and drafts for no other.
+        let error = load(&file, LoadOptions::default()).unwrap_err().to_string();
+        assert!(error.contains("which draft for the model"), "{error}");
+        let other = if name == "mtp-glm" { "mtp-qwen" } else { "mtp-glm" };
+        let mut target = load(&path(other), LoadOptions::default()).unwrap().model;
+        let error = load_head(&file, &mut target, &options(Precision::F32)).unwrap_err();
+        assert!(error.to_string().contains("expected the MTP layers of"), "{error}");
     }
 }
 

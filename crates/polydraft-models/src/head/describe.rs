@@ -7,7 +7,7 @@ use polydraft_engine::HiddenState;
 use super::assistant::AssistantFiles;
 use super::config::Kind;
 use super::load::Headers;
-use super::source;
+use super::{mtp_file, source};
 use crate::config::Config;
 use crate::error::Result;
 use crate::weights::TensorHeader;
@@ -40,6 +40,15 @@ impl HeadDescription {
                 kind: "an assistant on the target's KV cache",
                 parameters: files.parameters(),
                 layers: files.config.layers,
+                tokens: vocabulary,
+                hidden_states: vec![HiddenState::Output],
+            });
+        }
+        if let Some((config, weights)) = mtp_file::open_for(directory, target)? {
+            return Ok(Self {
+                kind: "multi-token prediction (MTP) layers",
+                parameters: mtp_file::parameters(&config, &weights),
+                layers: config.layers_per_mtp_module().len(),
                 tokens: vocabulary,
                 hidden_states: vec![HiddenState::Output],
             });

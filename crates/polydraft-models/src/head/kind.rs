@@ -9,7 +9,8 @@ use super::source;
 /// A kind of draft head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeadKind {
-    /// Token by token, from the target's hidden states: EAGLE ([`load_head`](crate::load_head)).
+    /// Token by token, from the target's hidden states: EAGLE, or MTP layers in a file of their own
+    /// ([`load_head`](crate::load_head)).
     Autoregressive,
     /// Several tokens in one pass: DFlash, DSpark ([`load_block_head`](crate::load_block_head)).
     Block,

@@ -15,8 +15,8 @@ use super::config::{FeatureNorms, HeadConfig, Kind, NAMES};
 use super::hidden_states::{default_hidden_states, states_after};
 use super::net::{Combine, Join, Net};
 use super::options::HeadOptions;
-use super::source;
 use super::target::HeadTarget;
+use super::{mtp, mtp_file, source};
 use crate::config::{Config, Positions, QkNorm};
 use crate::description::{TensorSizes, check_memory, is_gguf};
 use crate::error::{Error, Result};
@@ -41,7 +41,8 @@ pub fn is_head(directory: &Path) -> bool {
 }
 
 /// Loads an EAGLE head or an assistant from a directory with `config.json` and `model.safetensors`
-/// (or shards with an index) or `pytorch_model.bin`, or from a GGUF file (EAGLE-3, assistants).
+/// (or shards with an index) or `pytorch_model.bin`, or from a GGUF file (EAGLE-3, assistants, MTP
+/// layers without their model).
 /// From then on the target captures the hidden states that the draft head reads. Tensors that its
 /// files omit are shared with the target.
 ///
@@ -67,6 +68,11 @@ pub fn load_head<'a>(
     options: &HeadOptions,
 ) -> Result<DraftHead> {
     let mut target = target.into();
+    if let HeadTarget::Native(model) = &mut target
+        && let Some(parts) = mtp_file::open_for(directory, model.config())?
+    {
+        return mtp::from_parts(directory, parts, model, options);
+    }
     let head = match (source::assistant(directory)?, &mut target) {
         (Some(json), HeadTarget::Native(model)) => {
             assistant::read(directory, &json, model, options)?

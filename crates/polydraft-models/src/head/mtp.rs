@@ -45,6 +45,16 @@ pub fn load_mtp(
     options: &HeadOptions,
 ) -> Result<DraftHead> {
     let (config, _, weights) = open(path)?;
+    from_parts(path, (config, weights), target, options)
+}
+
+/// Makes the drafter of a configuration with MTP modules and their tensors.
+pub(super) fn from_parts(
+    path: &Path,
+    (config, weights): (Config, Weights),
+    target: &mut TransformerModel,
+    options: &HeadOptions,
+) -> Result<DraftHead> {
     if config.mtp_modules == 0 {
         let problem = "expected a model with multi-token prediction (MTP), got none: its weights \
                        in fewer bits (self), n-grams, a smaller model or a draft head can draft \

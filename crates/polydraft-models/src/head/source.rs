@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use polydraft_gguf::Gguf;
 use serde_json::Value;
 
+use super::mtp_file::is_mtp_file;
 use crate::config::Config;
 use crate::description::is_gguf;
 use crate::error::{Error, Result};
@@ -22,12 +23,12 @@ pub(super) fn is_block_file(path: &Path) -> bool {
     is_gguf(path) && Gguf::open(path).is_ok_and(|gguf| block::is_block(&gguf))
 }
 
-/// Whether a path is a GGUF file of an EAGLE-3 head, a block head, or an assistant.
+/// Whether a path is a GGUF file of an EAGLE-3 head, a block head, an assistant, or MTP layers.
 pub(super) fn is_head_file(path: &Path) -> bool {
     let is_head = |gguf: &Gguf| {
         eagle3::is_eagle3(gguf) || block::is_block(gguf) || assistant::is_assistant(gguf)
     };
-    is_gguf(path) && Gguf::open(path).is_ok_and(|gguf| is_head(&gguf))
+    is_gguf(path) && (Gguf::open(path).is_ok_and(|gguf| is_head(&gguf)) || is_mtp_file(path))
 }
 
 /// Configuration of an assistant; `None` for other files.
