@@ -31,6 +31,7 @@ mod run;
 mod sampling;
 mod serde_display;
 mod session;
+mod sidecars;
 mod speculation;
 mod table_saver;
 pub mod tables;

@@ -164,12 +164,33 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Chooses the default draft: the target's MTP layer; the quantised self-draft if it fits the
-    /// memory and is expected to pay within the output; otherwise n-grams, which cost nothing.
+    /// Chooses the default draft: what was made for the target, as a file beside it or as its MTP
+    /// layer; the quantised self-draft if it fits the memory and is expected to pay within the
+    /// output; otherwise n-grams, which cost nothing.
     fn default_draft(&mut self) -> Result<Draft> {
         let options = self.options;
         let corpus = options.corpus.clone().map(Corpus::from_file);
         let has_mtp = self.opened.as_ref().is_some_and(|o| o.description.has_mtp());
+        // A named type of the draft is a wish for a self-draft, a corpus for n-grams.
+        let own = match () {
+            () if corpus.is_some() || options.draft_dtype.is_some() => None,
+            () if has_mtp => Some(Draft::Mtp),
+            () => Some(Draft::Ngrams(Ngrams::default())),
+        };
+        if let Some(own) = own
+            && let Some(sidecar) = self.sidecar(&own)
+        {
+            let shown = sidecar.draft.to_string();
+            self.listener.note(&message![
+                format!(
+                    "note: no draft was given: drafting with {}, which lies beside the model (",
+                    sidecar.kind
+                ),
+                OptionName::Draft.with(shown),
+                ")",
+            ]);
+            return Ok(sidecar.draft);
+        }
         if corpus.is_none() && options.draft_dtype.is_none() && has_mtp {
             self.listener.note(&message![
                 "note: no draft was given: drafting with the model's own multi-token prediction \

@@ -8,6 +8,7 @@ use super::Plan;
 use crate::costs::{self, Gains};
 use crate::draft::{Draft, Ngrams};
 use crate::model_files::weight_bytes;
+use crate::sidecars::{self, Sidecar};
 
 /// Bytes per second that a pass reads, and weights per second that are quantised, on two threads.
 const MEMORY_SPEED: f64 = 15e9;
@@ -87,6 +88,24 @@ impl Plan<'_> {
             stored_bytes: is_stored.then_some(bytes.0),
         };
         Ok(choice.is_self_draft_faster())
+    }
+
+    /// Returns a draft that lies beside the target, unless this draft is expected to gain more.
+    pub(super) fn sidecar(&self, other: &Draft) -> Option<Sidecar> {
+        let (path, opened) = (&self.target.path, self.opened.as_ref()?);
+        let gain = |draft: &Draft, expected| match self.options.is_seeded {
+            true => expected,
+            false => {
+                let name = draft.to_string();
+                Gains::new(path, self.options.dtype, name.clone()).of(&name, expected)
+            }
+        };
+        let expected = match other {
+            Draft::Mtp => sidecars::EXPECTED_GAIN,
+            _ => expected_gain(false, 0.0),
+        };
+        let found = sidecars::find(path, &opened.description, gain, self.listener)?;
+        (found.gain > gain(other, expected)).then_some(found)
     }
 
     /// Returns the costs of steps, estimated from the sizes of target and draft.
