@@ -50,6 +50,18 @@ impl Description {
         Ok(file.map(|file| AcceptanceFile::read(&file)).transpose()?.map(|file| file.acceptance))
     }
 
+    /// Checks options and local files without loading weights, for models that are loaded later.
+    /// Models on the hub are not checked.
+    ///
+    /// # Errors
+    /// As for [`Run::open`].
+    pub fn check(&self) -> Result<()> {
+        let Self { models, speculation, sampling, .. } = self.clone().without_none()?;
+        let demo = models.demo_acceptance();
+        let speculation = speculation.resolve(&sampling, models.draft_count(), demo.as_deref())?;
+        models.check_files(speculation.is_some())
+    }
+
     /// Normalizes plain decoding: the draft `none` becomes no draft and no verifier.
     ///
     /// # Errors
