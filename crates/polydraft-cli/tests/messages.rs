@@ -111,10 +111,27 @@ fn command_line_overrides_config_file() {
 
 #[test]
 fn negative_numbers_are_parsed_as_values() {
-    for option in ["-n", "--top-k", "--seed", "--threads", "--paths", "--logprobs"] {
+    for option in ["--top-k", "--seed", "--threads", "--paths", "--logprobs"] {
         let message = fails(&["generate", "-p", "x", option, "-1"], 2, &["-1"]);
         assert!(!message.contains("unexpected argument"), "{option}: {message}");
     }
+}
+
+#[test]
+fn missing_prompt_is_named_before_loading() {
+    // The model does not exist, and is not looked for.
+    let message = fails(&["generate", "/nowhere.gguf"], 2, &["no prompt: give --prompt TEXT"]);
+    assert!(!message.contains("nowhere"), "{message}");
+}
+
+#[test]
+fn minus_one_is_no_token_limit() {
+    let unlimited = ["generate", "-p", "fn", "--seed", "1", "--json", "--max-tokens"];
+    let generate = |limit| run(&[&unlimited[..], &[limit]].concat()).1;
+    let tokens =
+        |json: String| serde_json::from_str::<serde_json::Value>(&json).unwrap()["tokens"].clone();
+    assert_eq!(tokens(generate("-1")), tokens(generate("0")));
+    fails(&["serve", "--max-tokens", "-2"], 2, &["--max-tokens", "-1 for no limit"]);
 }
 
 #[test]
@@ -139,7 +156,7 @@ fn invalid_value_errors_name_expectation() {
     let file = folder.path().join("config.toml");
     std::fs::write(&file, "max-tokens = 3.5").unwrap();
     let line = ["generate", "-p", "x", "--config", file.to_str().unwrap()];
-    fails(&line, 2, &["line 1", "--max-tokens", not_integer]);
+    fails(&line, 2, &["line 1", "--max-tokens", "expected a number of tokens"]);
 }
 
 #[test]
