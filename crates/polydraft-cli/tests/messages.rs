@@ -36,7 +36,12 @@ fn unsuitable_verifier_error_lists_suitable_ones() {
         &["--verifier", "block", "-k", "2"],
         &["verifiers for this tree", "nested-priority", "--tree paths:1,3"],
     );
-    fails(&["--tree", "3,2,1/top-k"], &["verifiers for this tree: walk:naive"]);
+    let top_k = ["--tree", "3,2,1/top-k", "--verifier", "nested-priority"];
+    fails(&top_k, &["verifiers for this tree: walk:naive"]);
+    // Without a name the best verifier for the tree is taken.
+    let (code, _, message) = run(&[&base[..], &top_k[..2]].concat());
+    assert_eq!(code, Some(0), "{message}");
+    assert!(message.contains("using --verifier walk:naive"), "{message}");
     fails(&["--tree", "sequoia:0"], &["sequoia:N", "from 1 to 4096"]);
     fails(
         &["--verifier", "none", "--draft-temperature", "2"],
