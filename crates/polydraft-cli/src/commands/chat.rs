@@ -55,6 +55,8 @@ pub struct Args {
     )]
     max_tokens: TokenLimit,
     /// Seed of all random decisions [default: random].
+    ///
+    /// With --learn FILE answers also depend on what the table has learned.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     #[command(flatten)]

@@ -24,9 +24,9 @@ use crate::output::{Terminal, Verbosity, prints};
 /// Serve models over HTTP, for clients of OpenAI, Anthropic, Ollama and llama.cpp.
 ///
 /// Requests are decoded in batches, and each output has exactly the distribution, and for a seed
-/// exactly the text, that it has alone. Options of speculation and sampling are the defaults of
-/// requests. After Ctrl-C or SIGTERM the server lets running requests finish; a second signal stops
-/// it at once.
+/// exactly the text, that it has alone; with --learn the text also depends on what was learned.
+/// Options of speculation and sampling are the defaults of requests. After Ctrl-C or SIGTERM the
+/// server lets running requests finish; a second signal stops it at once.
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "\
