@@ -204,7 +204,8 @@ pub fn certify(
         ));
     }
     let verifier = verifier.get();
-    let drafting = engine.drafting(py, &verifier.kind, tree.as_ref(), sampling, None, true)?;
+    let drafting =
+        engine.drafting().with(py, &verifier.kind, tree.as_ref(), sampling, None, true)?;
     let test = Test { verifier, drafting, sampling, plant_fault };
     let greedy_only = sampling.temperature == 0.0;
     work(py, || {

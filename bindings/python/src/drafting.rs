@@ -6,8 +6,8 @@ use polydraft_engine::Speculation;
 use pyo3::prelude::*;
 
 use crate::distribution::PySampling;
-use crate::engine::PyEngine;
 use crate::errors::{Failure, Result};
+use crate::models::Facts;
 use crate::names::NONE;
 use crate::threads::work;
 use crate::tree::Beside;
@@ -21,7 +21,17 @@ pub enum DraftSampling {
     Each(Vec<PySampling>),
 }
 
-impl PyEngine {
+/// Facts of an engine that determine how it drafts.
+pub struct DraftingOf<'a> {
+    /// Number of drafters.
+    pub drafters: usize,
+    /// Acceptances that sequoia trees are made from.
+    pub acceptance: Option<&'a [f64]>,
+    /// Facts of loaded models.
+    pub facts: Option<&'a Facts>,
+}
+
+impl DraftingOf<'_> {
     /// The draft's sampling, and that of each path where there are several drafts.
     fn draft_sampling(
         &self,
@@ -47,7 +57,7 @@ impl PyEngine {
     }
 
     /// Returns how drafts are made and verified; an adaptive tree gets the costs of steps.
-    pub fn drafting(
+    pub fn with(
         &self,
         py: Python<'_>,
         verifier: &VerifierKind,
@@ -57,10 +67,10 @@ impl PyEngine {
         is_seeded: bool,
     ) -> Result<Drafting> {
         let (draft, each) = self.draft_sampling(sampling, draft_sampling)?;
-        let acceptance = self.acceptance.as_deref();
+        let acceptance = self.acceptance;
         let mut tree = Beside { verifier, drafts: each.len(), acceptance }.tree(tree)?;
         let mut lesson = None;
-        if let (Some(auto), Some(facts)) = (tree.auto_mut(), &self.facts)
+        if let (Some(auto), Some(facts)) = (tree.auto_mut(), self.facts)
             && auto.costs == Costs::default()
         {
             work(py, || {

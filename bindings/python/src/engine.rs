@@ -11,7 +11,7 @@ use pyo3::types::PyDict;
 
 use crate::arguments::{self, MaxTokens, OPTIONS, Seed, check_keywords};
 use crate::distribution::PySampling;
-use crate::drafting::{DraftSampling, Lesson, check_plain};
+use crate::drafting::{DraftSampling, DraftingOf, Lesson, check_plain};
 use crate::drafts::{DraftArgument, drafter, path_of, table};
 use crate::errors::{Failure, Result, lock, wrong_type};
 use crate::models::{Copies, DraftTokens, Drafts, Facts, Language, Options};
@@ -53,9 +53,9 @@ pub struct PyEngine {
     /// No Python runs while it is locked: whatever does may drop a session, which waits for it.
     pub engine: Arc<Mutex<Engine>>,
     language: Option<Language>,
-    pub facts: Option<Facts>,
+    facts: Option<Facts>,
     /// The acceptances that sequoia trees are made from.
-    pub acceptance: Option<Vec<f64>>,
+    acceptance: Option<Vec<f64>>,
     /// Names of the target and of what drafts.
     name: String,
     drafter_name: Option<String>,
@@ -79,6 +79,12 @@ impl PyEngine {
             }
             None => Err(wrong_type("prompt", "text or token ids", prompt)),
         }
+    }
+
+    /// Returns what determines how it drafts.
+    pub fn drafting(&self) -> DraftingOf<'_> {
+        let (acceptance, facts) = (self.acceptance.as_deref(), self.facts.as_ref());
+        DraftingOf { drafters: self.drafters, acceptance, facts }
     }
 
     /// Learns the costs of steps from a finished sequence without a seed.
@@ -346,7 +352,7 @@ impl PyEngine {
             Some(verifier) if engine.drafters > 0 => {
                 let verifier = verify::given(&verifier.object(py)?)?;
                 let verifier = verifier.get();
-                let drafting = engine.drafting(
+                let drafting = engine.drafting().with(
                     py,
                     &verifier.kind,
                     tree,
