@@ -1,9 +1,9 @@
 //! polydraft for Python: the native part of the wheel.
 //!
-//! Each file is one concern: `arguments` (numbers and text that callers give), `arrays` (what Python's memory may be looked at), `errors`
-//! (exceptions), `threads` (the door out of the interpreter's lock), then what the library offers,
-//! from distributions to engines. Python's own part, in `python/polydraft`, has what is easier said
-//! there.
+//! Each file is one concern: `arguments` (numbers and text that callers give), `arrays` (what
+//! Python's memory may be looked at), `errors` (exceptions), `threads` (the door out of the
+//! interpreter's lock), then what the library offers, from distributions to engines. Python's own
+//! part, in `python/polydraft`, has what is easier said there.
 
 mod arguments;
 mod arrays;

@@ -102,8 +102,8 @@ struct OutputArgs {
     ///
     /// In the first run, in later ones and beside other work: with a seed, draft and draft lengths
     /// are chosen by estimated costs, by those that 'polydraft bench model' stored, or by --costs
-    /// FILE, never by times that runs measure. With --learn FILE the output also depends on what the
-    /// table has learned.
+    /// FILE, never by times that runs measure. With --learn FILE the output also depends on what
+    /// the table has learned.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// With --verifier none: give the output of --verifier invariant.
