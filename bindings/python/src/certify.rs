@@ -9,8 +9,10 @@ use polydraft_engine::{Engine, Limits, Model, Request};
 use pyo3::prelude::*;
 use rand::Rng;
 
+use crate::arguments::Seed;
 use crate::distribution::PySampling;
-use crate::engine::{Drafting, PyEngine};
+use crate::drafting::Drafting;
+use crate::engine::PyEngine;
 use crate::errors::{Failure, Result, lock};
 use crate::names::Named;
 use crate::random::seeded;
@@ -165,7 +167,8 @@ fn parting(
 #[pyfunction]
 #[pyo3(signature = (
     engine, prompts, *, verifier="nested-priority".into(), tree=None,
-    sampling=None, runs=2000, first=3, greedy_tokens=64, false_alarm=1e-3, seed=0,
+    sampling=None, runs=2000, first=3, greedy_tokens=64, false_alarm=1e-3,
+    seed=Seed(0),
     plant_fault=false
 ))]
 #[pyo3(text_signature = "(engine, prompts, *, verifier='nested-priority', tree='paths:2,3', \
@@ -183,12 +186,13 @@ pub fn certify(
     first: usize,
     greedy_tokens: usize,
     false_alarm: f64,
-    seed: u64,
+    seed: Seed,
     plant_fault: bool,
 ) -> Result<PyCertificate> {
+    let Seed(seed) = seed;
     let verifier = verify::given(&verifier.object(py)?)?;
     // A test of verifiers: one that drafts whatever it costs.
-    let tree = tree.or((engine.drafters() < 2).then(|| "paths:2,3".into()));
+    let tree = tree.or((engine.drafters < 2).then(|| "paths:2,3".into()));
     let tree = tree.map(|tree| tree.object(py)).transpose()?;
     let sampling = sampling.unwrap_or_default().settings;
     let prompts: Vec<Vec<Token>> =
@@ -200,7 +204,8 @@ pub fn certify(
         ));
     }
     let verifier = verifier.get();
-    let drafting = engine.drafting(py, &verifier.kind, tree.as_ref(), sampling, None, true)?;
+    let drafting =
+        engine.drafting().with(py, &verifier.kind, tree.as_ref(), sampling, None, true)?;
     let test = Test { verifier, drafting, sampling, plant_fault };
     let greedy_only = sampling.temperature == 0.0;
     work(py, || {

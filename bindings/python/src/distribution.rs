@@ -6,6 +6,7 @@ use numpy::PyArray1;
 use polydraft::{Distribution, Sampling, Token};
 use pyo3::prelude::*;
 
+use crate::arguments::TopK;
 use crate::arrays::{Row, Rows};
 use crate::errors::{Failure, Result};
 use crate::random;
@@ -27,7 +28,8 @@ pub struct PySampling {
 impl PySampling {
     #[new]
     #[pyo3(signature = (temperature=1.0, top_k=None, top_p=1.0, min_p=0.0))]
-    fn new(temperature: f64, top_k: Option<usize>, top_p: f64, min_p: f64) -> Result<Self> {
+    fn new(temperature: f64, top_k: Option<TopK>, top_p: f64, min_p: f64) -> Result<Self> {
+        let top_k = top_k.map(|count| count.0);
         let settings = Sampling { temperature, top_k, top_p, min_p };
         settings.validate()?;
         Ok(Self { settings })

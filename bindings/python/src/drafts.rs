@@ -142,5 +142,12 @@ fn stand_beside_others(all: &[Bound<'_, PyAny>]) -> Result<()> {
 
 /// Reads the name of a file, or of a model on the hub.
 pub fn path_of(role: &'static str, value: &Bound<'_, PyAny>) -> Result<PathBuf> {
-    value.extract().map_err(|_| wrong_type(role, "a path or a TableModel", value))
+    let path: PathBuf =
+        value.extract().map_err(|_| wrong_type(role, "a path or a TableModel", value))?;
+    match path.as_os_str().is_empty() {
+        true => {
+            Err(Failure::input(format!("{role}: expected a path or a hub id, got an empty one")))
+        }
+        false => Ok(path),
+    }
 }

@@ -3,20 +3,22 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use polydraft::policy::{Choices, Costs};
-use polydraft::{PolicyKind, Sampling, Token, Verifier, VerifierKind};
+use polydraft::policy::Choices;
+use polydraft::{PolicyKind, Token};
 use polydraft_engine::{Engine, Limits, NoDetokenizer, Request, Speculation};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::arguments::{self, MaxTokens, OPTIONS, Seed, check_keywords};
 use crate::distribution::PySampling;
+use crate::drafting::{DraftSampling, DraftingOf, Lesson, check_plain};
 use crate::drafts::{DraftArgument, drafter, path_of, table};
-use crate::errors::{Failure, Result, lock};
+use crate::errors::{Failure, Result, lock, wrong_type};
 use crate::models::{Copies, DraftTokens, Drafts, Facts, Language, Options};
-use crate::names::{NONE, Named};
+use crate::names::Named;
 use crate::session::{self, Learn, PyGeneration, PySession};
 use crate::threads::work;
-use crate::tree::{self, Beside};
+use crate::tree;
 use crate::{arrays, models, random, verify};
 
 /// A target model, its draft and any number of sessions.
@@ -54,8 +56,11 @@ pub struct PyEngine {
     facts: Option<Facts>,
     /// The acceptances that sequoia trees are made from.
     acceptance: Option<Vec<f64>>,
+    /// Names of the target and of what drafts.
+    name: String,
+    drafter_name: Option<String>,
     /// Number of drafters.
-    drafters: usize,
+    pub drafters: usize,
     /// Number of tokens.
     #[pyo3(get)]
     vocabulary: usize,
@@ -64,72 +69,22 @@ pub struct PyEngine {
     context: usize,
 }
 
-/// Sampling of drafts: the same for all, or one for each path.
-#[derive(FromPyObject)]
-pub enum DraftSampling {
-    #[pyo3(transparent)]
-    One(PySampling),
-    #[pyo3(transparent)]
-    Each(Vec<PySampling>),
-}
-
 impl PyEngine {
     /// The tokens of a text, or those that were given.
     pub fn prompt(&self, prompt: &Bound<'_, PyAny>) -> Result<Vec<Token>> {
-        match prompt.extract::<String>() {
-            Ok(text) => self.encode(prompt.py(), &text),
-            Err(_) => arrays::tokens("prompt", prompt),
-        }
-    }
-
-    /// The draft's sampling, and that of each path where there are several drafts.
-    fn draft_sampling(
-        &self,
-        target: Sampling,
-        given: Option<DraftSampling>,
-    ) -> Result<(Sampling, Vec<Sampling>)> {
-        let given = match given {
-            None => vec![target],
-            Some(DraftSampling::One(one)) => vec![one.settings],
-            Some(DraftSampling::Each(all)) => all.into_iter().map(|one| one.settings).collect(),
-        };
-        match (&given[..], self.drafters) {
-            ([one], 1) => Ok((*one, Vec::new())),
-            ([one], drafters) => Ok((*one, vec![*one; drafters])),
-            ([first, ..], drafters) if drafters == 1 || drafters == given.len() => {
-                Ok((*first, given))
+        match arguments::text("prompt", prompt)? {
+            Some(text) => work(prompt.py(), || self.language()?.encode(&text)),
+            None if prompt.hasattr("__len__")? || prompt.hasattr("tolist")? => {
+                arrays::tokens("prompt", prompt)
             }
-            (all, drafters) => Err(Failure::input(format!(
-                "draft_sampling: expected one, or {drafters}, one for each draft, got {}",
-                all.len()
-            ))),
+            None => Err(wrong_type("prompt", "text or token ids", prompt)),
         }
     }
 
-    /// Returns how drafts are made and verified; an adaptive tree gets the costs of steps.
-    pub fn drafting(
-        &self,
-        py: Python<'_>,
-        verifier: &VerifierKind,
-        tree: Option<&Bound<'_, PyAny>>,
-        sampling: Sampling,
-        draft_sampling: Option<DraftSampling>,
-        is_seeded: bool,
-    ) -> Result<Drafting> {
-        let (draft, each) = self.draft_sampling(sampling, draft_sampling)?;
-        let acceptance = self.acceptance.as_deref();
-        let mut tree = Beside { verifier, drafts: each.len(), acceptance }.tree(tree)?;
-        let mut lesson = None;
-        if let (Some(auto), Some(facts)) = (tree.auto_mut(), &self.facts)
-            && auto.costs == Costs::default()
-        {
-            work(py, || {
-                facts.apply_costs(auto, verifier, &sampling, is_seeded);
-                Ok(())
-            })?;
-            lesson = (!is_seeded).then(|| (verifier.clone(), sampling));
-        }
-        Ok(Drafting { tree, draft, each, lesson })
+    /// Returns what determines how it drafts.
+    pub fn drafting(&self) -> DraftingOf<'_> {
+        let (acceptance, facts) = (self.acceptance.as_deref(), self.facts.as_ref());
+        DraftingOf { drafters: self.drafters, acceptance, facts }
     }
 
     /// Learns the costs of steps from a finished sequence without a seed.
@@ -139,11 +94,6 @@ impl PyEngine {
         }
     }
 
-    /// Number of drafters.
-    pub fn drafters(&self) -> usize {
-        self.drafters
-    }
-
     fn language(&self) -> Result<&Language> {
         let none = || {
             Failure::unsupported(
@@ -151,39 +101,6 @@ impl PyEngine {
             )
         };
         self.language.as_ref().ok_or_else(none)
-    }
-}
-
-/// Refuses what is given of drafts, by its keywords, where the verifier is none: written as a name,
-/// or as Python's own.
-fn check_plain(is_named: bool, given: [(&str, bool); 2]) -> Result<()> {
-    let none = if is_named { format!("{NONE:?}") } else { "None".to_owned() };
-    match given.into_iter().find(|(_, given)| *given) {
-        Some((name, _)) => {
-            Err(Failure::input(format!("{name}= has no meaning with verifier={none}")))
-        }
-        None => Ok(()),
-    }
-}
-
-/// The verifier and the target's sampling of a sequence that costs are learned from.
-pub type Lesson = (VerifierKind, Sampling);
-
-/// Verifier, tree and sampling of drafts.
-pub struct Drafting {
-    tree: PolicyKind,
-    draft: Sampling,
-    /// Sampling of each path, where there are several drafts.
-    each: Vec<Sampling>,
-    /// Lesson from the sequence, if any.
-    lesson: Option<Lesson>,
-}
-
-impl Drafting {
-    /// With a verifier for it.
-    pub fn verified_by(&self, verifier: Box<dyn Verifier>) -> Result<Speculation> {
-        let speculation = Speculation::new(verifier, self.tree.build()?)?;
-        Ok(speculation.with_sampling(self.draft).with_draft_samplings(self.each.clone())?)
     }
 }
 
@@ -261,14 +178,36 @@ impl PyEngine {
         };
         let drafters = engine.drafter_count();
         let (vocabulary, context) = (engine.info().vocabulary.size(), engine.info().context);
+        let name = engine.info().name.clone();
+        let drafter_name = engine.drafter_name().map(str::to_owned);
         let engine = Arc::new(Mutex::new(engine));
-        Ok(Self { engine, language, facts, acceptance, drafters, vocabulary, context })
+        Ok(Self {
+            engine,
+            language,
+            facts,
+            acceptance,
+            name,
+            drafter_name,
+            drafters,
+            vocabulary,
+            context,
+        })
     }
 
     /// The draft's name; none where nothing drafts, and for tables.
     #[getter]
     fn draft(&self) -> Option<String> {
         self.facts.as_ref()?.draft.clone()
+    }
+
+    fn __repr__(&self) -> String {
+        let draft = self.draft().or_else(|| self.drafter_name.clone());
+        let draft = draft.map_or_else(|| "None".to_owned(), |draft| format!("'{draft}'"));
+        let context = match self.context {
+            usize::MAX => String::new(),
+            context => format!(", context={context}"),
+        };
+        format!("Engine('{}', draft={draft}, vocabulary={}{context})", self.name, self.vocabulary)
     }
 
     /// Stores the n-grams that were learned (`learn`), and learns no more. They are also stored
@@ -278,12 +217,17 @@ impl PyEngine {
     }
 
     /// The token ids of a text, with the special ones that the model expects around it.
-    fn encode(&self, py: Python<'_>, text: &str) -> Result<Vec<Token>> {
-        work(py, || self.language()?.encode(text))
+    fn encode(&self, text: &Bound<'_, PyAny>) -> Result<Vec<Token>> {
+        let given = arguments::text("text", text)?;
+        let given = given.ok_or_else(|| wrong_type("text", "text", text))?;
+        work(text.py(), || self.language()?.encode(&given))
     }
 
-    /// The token ids of a conversation, up to where the model answers: pairs of role and content.
-    fn encode_chat(&self, py: Python<'_>, messages: Vec<(String, String)>) -> Result<Vec<Token>> {
+    /// The token ids of a conversation, up to where the model answers: a list of pairs of role and
+    /// content, or of dictionaries with these keys.
+    fn encode_chat(&self, messages: &Bound<'_, PyAny>) -> Result<Vec<Token>> {
+        let py = messages.py();
+        let messages = arguments::messages(messages)?;
         work(py, || self.language()?.encode_chat(messages))
     }
 
@@ -366,11 +310,12 @@ impl PyEngine {
     /// the draft model's the one that drafts are drawn from (default: the same), or a list of one
     /// for each path. It ends after `max_tokens`, with one of `end_tokens` (default: the model's),
     /// or before one of the strings `stop`. The same `seed` gives the same output, here and in the
-    /// `polydraft` program with the same draft: drafts then depend on no time that was measured.
+    /// `polydraft` program with the same draft: drafts then depend on no time that was measured
+    /// (but on the table that `learn` trains).
     #[pyo3(signature = (
         prompt, *, verifier=Some("nested-priority".into()), tree=None,
-        sampling=None, draft_sampling=None, max_tokens=Some(128), end_tokens=None, stop=vec![],
-        seed=None
+        sampling=None, draft_sampling=None, max_tokens=Some(MaxTokens(128)), end_tokens=None,
+        stop=vec![], seed=None, **unknown
     ))]
     #[pyo3(text_signature = "($self, prompt, *, verifier='nested-priority', tree='auto', \
             sampling=None, draft_sampling=None, max_tokens=128, end_tokens=None, stop=(), \
@@ -383,11 +328,13 @@ impl PyEngine {
         tree: Option<&Bound<'_, PyAny>>,
         sampling: Option<PySampling>,
         draft_sampling: Option<DraftSampling>,
-        max_tokens: Option<usize>,
-        end_tokens: Option<Vec<Token>>,
+        max_tokens: Option<MaxTokens>,
+        end_tokens: Option<&Bound<'_, PyAny>>,
         stop: Vec<String>,
-        seed: Option<u64>,
+        seed: Option<Seed>,
+        unknown: Option<&Bound<'_, PyDict>>,
     ) -> Result<PySession> {
+        check_keywords("session", unknown, &[])?;
         let (py, engine) = (slf.py(), slf.get());
         let prompt = engine.prompt(prompt)?;
         let sampling = sampling.unwrap_or_default().settings;
@@ -405,7 +352,7 @@ impl PyEngine {
             Some(verifier) if engine.drafters > 0 => {
                 let verifier = verify::given(&verifier.object(py)?)?;
                 let verifier = verifier.get();
-                let drafting = engine.drafting(
+                let drafting = engine.drafting().with(
                     py,
                     &verifier.kind,
                     tree,
@@ -423,7 +370,7 @@ impl PyEngine {
             ));
         }
         let of_model = || engine.language.as_ref().map_or_else(Vec::new, Language::end_tokens);
-        let seed: u64 = match seed {
+        let Seed(seed) = match seed {
             None => py.import("secrets")?.call_method1("randbits", (64,))?.extract()?,
             Some(seed) => seed,
         };
@@ -432,8 +379,11 @@ impl PyEngine {
             .sampling(sampling)
             .speculation(speculation)
             .limits(Limits {
-                max_tokens,
-                end_tokens: end_tokens.unwrap_or_else(of_model),
+                max_tokens: max_tokens.map(|limit| limit.0),
+                end_tokens: match end_tokens {
+                    Some(tokens) => arrays::tokens("end_tokens", tokens)?,
+                    None => of_model(),
+                },
                 stop,
                 stop_outside: None,
             })
@@ -461,6 +411,7 @@ impl PyEngine {
         prompt: &Bound<'_, PyAny>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> Result<PyGeneration> {
+        check_keywords("generate", options, &OPTIONS)?;
         let session = slf.call_method("session", (prompt,), options)?;
         let session = session.cast::<PySession>().map_err(PyErr::from)?.get();
         let py = slf.py();

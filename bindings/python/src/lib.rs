@@ -1,10 +1,11 @@
 //! polydraft for Python: the native part of the wheel.
 //!
-//! Each file is one concern: `arrays` (what Python's memory may be looked at), `errors`
-//! (exceptions), `threads` (the door out of the interpreter's lock), then what the library offers,
-//! from distributions to engines. Python's own part, in `python/polydraft`, has what is easier said
-//! there.
+//! Each file is one concern: `arguments` (numbers and text that callers give), `arrays` (what
+//! Python's memory may be looked at), `errors` (exceptions), `threads` (the door out of the
+//! interpreter's lock), then what the library offers, from distributions to engines. Python's own
+//! part, in `python/polydraft`, has what is easier said there.
 
+mod arguments;
 mod arrays;
 #[cfg(feature = "bench")]
 mod bench;
@@ -16,6 +17,7 @@ mod distribution;
 #[cfg(feature = "models")]
 mod downloads;
 mod draft;
+mod drafting;
 mod drafts;
 mod engine;
 mod errors;

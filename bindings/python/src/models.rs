@@ -113,6 +113,7 @@ mod with {
     use polydraft_text::Message;
 
     use super::*;
+    use crate::arguments::Threads;
     use crate::downloads::Downloads;
     use crate::errors::lock;
 
@@ -306,7 +307,11 @@ mod with {
 
     /// Settles how many threads compute, before anything has been computed.
     #[pyfunction]
-    pub fn use_threads(threads: usize) -> Result<()> {
+    pub fn use_threads(threads: Threads) -> Result<()> {
+        let Threads(threads) = threads;
+        if !(1..=1024).contains(&threads) {
+            return Err(Failure::input(format!("threads: expected from 1 to 1024, got {threads}")));
+        }
         Ok(polydraft_runtime::use_threads(threads)?)
     }
 }

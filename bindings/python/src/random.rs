@@ -3,9 +3,11 @@
 use polydraft::RandomSource;
 use polydraft::random::{Enumerator, Outcomes};
 use pyo3::prelude::*;
+use pyo3::types::PyInt;
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 
+use crate::arguments::Seed;
 use crate::errors::{Failure, Result, wrong_type};
 
 /// Where decisions come from.
@@ -65,7 +67,8 @@ pub struct PyRng {
 #[pymethods]
 impl PyRng {
     #[new]
-    fn new(seed: u64) -> Self {
+    fn new(seed: Seed) -> Self {
+        let Seed(seed) = seed;
         Self { source: Source::Random { seed, generator: seeded(seed) } }
     }
 
@@ -141,10 +144,14 @@ pub fn given<'py>(py: Python<'py>, value: Option<&Bound<'py, PyAny>>) -> Result<
         None => py.import("secrets")?.call_method1("randbits", (64,))?.extract()?,
         Some(value) => match value.cast::<PyRng>() {
             Ok(rng) => return Ok(rng.clone()),
-            Err(_) => value
-                .extract()
-                .map_err(|_| wrong_type("rng", "an Rng or a seed from 0 to 2^64 - 1", value))?,
+            Err(_) => {
+                const EXPECTED: &str = "an Rng or a seed from 0 to 2^64 - 1";
+                value.extract().map_err(|_| match value.is_instance_of::<PyInt>() {
+                    true => Failure::input(format!("rng: expected {EXPECTED}, got {value}")),
+                    false => wrong_type("rng", EXPECTED, value),
+                })?
+            }
         },
     };
-    Ok(Bound::new(py, PyRng::new(seed))?)
+    Ok(Bound::new(py, PyRng::new(Seed(seed)))?)
 }

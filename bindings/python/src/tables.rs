@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rand::SeedableRng;
 
+use crate::arguments::Seed;
 use crate::arrays::{self, Rows};
 use crate::distribution::PyDistribution;
 use crate::errors::{Failure, Result};
@@ -84,14 +85,16 @@ impl ContextDistributions for PyTableModel {
 /// A random target and a draft that agrees with it more or less (`agreement`, from 0 to 1), with a
 /// distribution for every sequence of up to `depth` tokens.
 #[pyfunction]
-#[pyo3(signature = (vocabulary, depth, agreement=0.5, seed=0))]
+#[pyo3(signature = (vocabulary, depth, agreement=0.5, seed=Seed(0)))]
+#[pyo3(text_signature = "(vocabulary, depth, agreement=0.5, seed=0)")]
 pub fn random_tables(
     py: Python<'_>,
     vocabulary: usize,
     depth: usize,
     agreement: f64,
-    seed: u64,
+    seed: Seed,
 ) -> Result<(PyTableModel, PyTableModel)> {
+    let Seed(seed) = seed;
     /// Numbers of each model's table at most: the tokens of its sequences, and a probability for
     /// each token after them.
     const MOST: f64 = 3e7;

@@ -182,6 +182,41 @@ def test_rejects_invalid_arguments():
         Engine("nowhere")
 
 
+@pytest.mark.parametrize(("options", "kind", "expected"), [
+    (dict(temperature=1), TypeError, r"Engine\.generate\(\) .*'temperature': give it in sampling=Sampling\(temperature="),
+    (dict(max_token=1), TypeError, r"Engine\.generate\(\) .*'max_token': expected one of .*max_tokens"),
+    (dict(seed=-1), InvalidInput, "seed: expected an integer from 0 to 2\\^64 - 1, got -1"),
+    (dict(seed=2**64), InvalidInput, "seed: expected"),
+    (dict(seed=0.5), TypeError, "float"),
+    (dict(max_tokens=-1), InvalidInput, "max_tokens: expected at least 0, or None"),
+    (dict(end_tokens=[-1]), InvalidInput, "end_tokens: expected token ids"),
+])  # fmt: skip
+def test_errors_name_arguments_of_generate(options, kind, expected):
+    engine = Engine(*tables())
+    with pytest.raises(kind, match=expected):
+        engine.generate([0], **options)
+    with pytest.raises(kind, match=expected.replace("generate", "session")):
+        engine.session([0], **options)
+
+
+def test_errors_name_other_arguments():
+    for call, expected in [
+        (lambda: polydraft.Rng(-1), "seed: expected"),
+        (lambda: polydraft.random_tables(2, 2, seed=-1), "seed: expected"),
+        (lambda: polydraft.certify(Engine(*tables()), [[0]], seed=-1), "seed: expected"),
+        (lambda: Sampling(top_k=-1), "top_k: expected at least 1, or None"),
+        (lambda: Engine(*tables()).generate(3), "prompt: expected text or token ids, got int"),
+        (lambda: Engine(""), "target: expected a path or a hub id, got an empty one"),
+    ]:
+        with pytest.raises(InvalidInput, match=expected):
+            call()
+
+
+def test_representation_names_models():
+    assert repr(Engine(*tables())) == "Engine('table', draft='table', vocabulary=3)"
+    assert repr(Engine(tables()[0], None)) == "Engine('table', draft=None, vocabulary=3)"
+
+
 def test_panic_raises_internal_error(capfd):
     with pytest.raises(InternalError, match="on purpose"):
         polydraft._native._panic()
@@ -255,7 +290,38 @@ def test_certify_passes_for_models(demo):
 
 
 @models
-def test_loading_errors():
+def test_text_and_messages(demo):
+    assert repr(demo).startswith("Engine('target', draft='") and repr(demo).endswith("vocabulary=4096, context=512)")
+    pairs = [("user", "fn")]
+    assert demo.encode_chat(pairs) == demo.encode_chat([{"role": "user", "content": "fn"}])
+    for messages, expected in [
+        ({"role": "user", "content": "fn"}, "messages: expected a list of messages, each .*, got dict"),
+        ("fn", "messages: expected a list of messages, each .*, got str"),
+        (["fn"], "messages: expected a list of messages, each .*, got str"),
+        ([{"role": "user"}], "messages: .* got one without content"),
+        ([{"role": "user", "content": "", "name": "x"}], "messages: expected the keys role and content, got 'name'"),
+        ([("user", 3)], "messages: content: expected text, got int"),
+        ([("nobody", "x")], "role"),
+    ]:
+        with pytest.raises(InvalidInput, match=expected):
+            demo.encode_chat(messages)
+    for call in (demo.generate, demo.encode, demo.logits, demo.session):
+        with pytest.raises(InvalidInput, match="(prompt|text): expected text that UTF-8 can encode, got a lone surrogate"):
+            call("fn \ud800")
+
+
+@models
+@pytest.mark.parametrize("threads", [0, -1, 1025])
+def test_rejects_numbers_of_threads(threads):
+    with pytest.raises(InvalidInput, match=f"threads: expected from 1 to 1024, got {threads}"):
+        polydraft.use_threads(threads)
+
+
+@models
+def test_loading_errors(tmp_path):
+    (tmp_path / "empty.gguf").write_bytes(b"")
+    with pytest.raises(ModelError, match="target model.*empty.gguf: an empty file"):
+        Engine(tmp_path / "empty.gguf")
     with pytest.raises(InvalidInput, match="q8"):
         Engine(DEMO / "target", dtype="q3")
     with pytest.raises(ModelError, match="config.json|directory"):

@@ -297,3 +297,12 @@ def test_table_models():
         TableModel({(): [0.5, 0.5], (1,): [1.0]})
     with pytest.raises(polydraft.errors.TooLarge, match="drafts"):
         polydraft.exact_distribution("nested-priority", "paths:9,9", model, model)
+
+
+def test_rejects_drafts_of_another_type():
+    assert polydraft.verify([], []) == []
+    for draft in (([], []), [[0, 1]], "draft", None):
+        with pytest.raises(TypeError, match="verify: draft: expected a Draft, a list of them, or a pair of arrays"):
+            polydraft.verify(draft, [])
+    with pytest.raises(InvalidInput, match="rng: expected an Rng or a seed from 0 to 2.64 - 1, got -1"):
+        polydraft.verify(Draft("paths:1,1"), [[0.0, 0.0]], -1)

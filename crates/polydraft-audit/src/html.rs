@@ -6,21 +6,21 @@ const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;mar
     padding:0 1rem;color:#1b1f24;background:#fff}h1{font-size:1.5rem}h2{font-size:1.15rem}\
     table{border-collapse:collapse;width:100%}td,th{text-align:left;vertical-align:top;\
     padding:.4rem .6rem;border-bottom:1px solid #d0d7de}.passed{color:#116329}\
-    .fault{color:#a40e26;font-weight:600}.not-enough-data,.not-applicable{color:#59636e}\
+    .fault{color:#a40e26;font-weight:600}.ignored,.not-enough-data,.not-applicable{color:#59636e}\
     pre{white-space:pre-wrap;word-break:break-all;background:#f6f8fa;padding:.7rem;\
     border-radius:6px;font-size:.85rem}dt{font-weight:600}dd{margin:0 0 .5rem}\
     h1,dd,td{overflow-wrap:anywhere}@media(max-width:40rem){.checks{overflow-x:auto}\
     .checks td:last-child{min-width:14rem}td,th{overflow-wrap:normal;padding:.3rem}}\
     @media(prefers-color-scheme:dark){body{color:#e6edf3;background:#0d1117}\
     pre{background:#161b22}td,th{border-color:#30363d}.passed{color:#3fb950}\
-    .fault{color:#ff7b72}.not-enough-data,.not-applicable{color:#9198a1}}";
+    .fault{color:#ff7b72}.ignored,.not-enough-data,.not-applicable{color:#9198a1}}";
 
 /// Formats a report as a self-contained page.
 pub fn page(report: &Report) -> String {
     let summary = match report.verdict {
         Verdict::Passed => "Lossless as far as tested",
         Verdict::Fault => "Not lossless",
-        Verdict::NotEnoughData | Verdict::NotApplicable => "Not enough data",
+        _ => "Not enough data",
     };
     let title = escaped(&format!("{summary}: {} on {}", report.model, report.url));
     let rows: String = report.findings.iter().map(row).collect();
@@ -72,6 +72,7 @@ fn class(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Passed => "passed",
         Verdict::Fault => "fault",
+        Verdict::Ignored => "ignored",
         Verdict::NotEnoughData => "not-enough-data",
         Verdict::NotApplicable => "not-applicable",
     }

@@ -9,12 +9,12 @@ use rand_chacha::ChaCha8Rng;
 use crate::checks::{self, Check};
 use crate::client::Client;
 use crate::error::{Error, Result};
-use crate::evidence::{Bettor, p_value, smallest_found};
+use crate::evidence::{p_value, smallest_found};
 use crate::journal::Journal;
 use crate::report::{Finding, Outcome, Report, Verdict, emitted};
 use crate::server::{Dialect, Server};
 use crate::speculation::{Counters, summary};
-use crate::state::AuditState;
+use crate::state::{AuditState, Overall};
 use crate::{Address, Listener, Options, probe};
 
 /// A check with the requests and time that it took.
@@ -87,8 +87,8 @@ pub fn audit(options: &Options, listener: &dyn Listener) -> Result<Report> {
         openings: Vec::new(),
         chosen: HashMap::new(),
         known: HashMap::new(),
-        overall: Bettor::new(options.tolerance),
-        overall_trail: Vec::new(),
+        overall: Overall::new(options.tolerance),
+        overall_without_settings: Overall::new(options.tolerance),
         next_power_check: 4000,
         has_power: false,
         drafted: (0, 0),
@@ -97,7 +97,11 @@ pub fn audit(options: &Options, listener: &dyn Listener) -> Result<Report> {
     // One more test is over all checks of distributions together.
     let threshold = ((statistical + 1) as f64 / options.error_rate).ln();
     let (mut findings, cut_short) = rounds(&mut state, checks, threshold, &deadline)?;
-    if let Some(finding) = overall(&state, threshold) {
+    // The settings that a server ignores are known only now, so both bets were made all along. The
+    // error rate stays: a lossless server for which the second counts has lost another check.
+    let ignores = findings.iter().any(|finding| finding.outcome.verdict == Verdict::Ignored);
+    let bets = if ignores { &state.overall_without_settings } else { &state.overall };
+    if let Some(finding) = overall(bets, &state, threshold) {
         listener.found(&finding);
         findings.insert(0, finding);
     }
@@ -260,23 +264,23 @@ fn finding(running: &mut Running, state: &mut AuditState<'_>, threshold: f64) ->
 }
 
 /// Returns the test over all observed distributions.
-fn overall(state: &AuditState<'_>, threshold: f64) -> Option<Finding> {
-    let tokens = state.overall.tokens();
+fn overall(bets: &Overall, state: &AuditState<'_>, threshold: f64) -> Option<Finding> {
+    let tokens = bets.bettor.tokens();
     if tokens == 0 {
         return None;
     }
-    let most = state.overall.wealth().peak();
+    let most = bets.bettor.wealth().peak();
     let fault = most >= threshold;
     let would_find = match fault {
         true => None,
-        false => smallest_found(&state.overall_trail, state.options.tolerance, threshold),
+        false => smallest_found(&bets.trail, state.options.tolerance, threshold),
     };
     let verdict = match () {
         () if fault => Verdict::Fault,
         () if would_find.is_some_and(|found| found <= state.options.sensitivity) => Verdict::Passed,
         () => Verdict::NotEnoughData,
     };
-    let top = state.overall.top();
+    let top = bets.bettor.top();
     let summary = emitted(top.0, top.1, tokens);
     let outcome = Outcome {
         p_value: Some(p_value(most)),

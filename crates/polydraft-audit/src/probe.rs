@@ -9,7 +9,7 @@ use crate::journal::Reply;
 use crate::server::{
     Capabilities, Detail, Dialect, Grammar, Prompt, Request, Server, error_message, is_end,
 };
-use crate::setting::Setting;
+use crate::setting::{Setting, is_prefix_of_words};
 
 /// Numbers of most probable tokens to try, largest first.
 const TOPS: [usize; 4] = [20, 10, 5, 1];
@@ -246,28 +246,41 @@ fn echo(server: &Server, listener: &dyn Listener) -> Result<bool> {
         && tokens.iter().skip(1).all(|token| !token.top.is_empty()))
 }
 
-/// Returns the form in which the server accepts a regular expression, tried with these words;
-/// `None` if it accepts none.
-pub fn grammar(
-    server: &Server,
-    words: &Setting,
-    listener: &dyn Listener,
-) -> Result<Option<Grammar>> {
+/// Result of the search for the form in which a server accepts a regular expression.
+pub enum GrammarForm {
+    /// The server applies this form.
+    Applied(Grammar),
+    /// The server accepts this form, and ignores it.
+    Ignored(Grammar),
+    /// The server rejects all forms.
+    Rejected,
+}
+
+/// Requests of one token that all obey a grammar if it is applied. A server that ignores it gives
+/// an improbable word so often only by a rare chance.
+const OBEYING: usize = 8;
+
+/// Finds the form in which the server accepts a regular expression. `request` has words that the
+/// model rarely begins with, and asks for one token, which involves no draft.
+pub fn grammar(server: &Server, request: &Request, listener: &dyn Listener) -> Result<GrammarForm> {
     let tried: &[Grammar] = match server.capabilities.dialect {
         Dialect::Completions => &[Grammar::Structured, Grammar::Guided, Grammar::Regex],
         Dialect::Llama => &[Grammar::Gbnf],
         Dialect::Chat => &[],
     };
-    let request = Request::new(Prompt::Text(PROMPT.to_owned()), 8, words.clone());
+    let words = &request.setting.words;
+    let obeys = |text: &str| !text.is_empty() && is_prefix_of_words(words, text);
+    let mut found = GrammarForm::Rejected;
     for grammar in tried {
-        let call = server.grammar_call(&request, *grammar);
-        let reply = server.client.send(&call, listener)?;
-        if let Ok(answer) = server.read(&call, &reply)
-            && !answer.first().text.is_empty()
-            && words.words.iter().any(|word| answer.first().text.starts_with(word))
-        {
-            return Ok(Some(*grammar));
+        let call = server.grammar_call(request, *grammar);
+        let replies = server.client.send_all(&vec![call.clone(); OBEYING], usize::MAX, listener)?;
+        let answers: Vec<_> =
+            replies.iter().filter_map(|reply| server.read(&call, reply).ok()).collect();
+        match answers.iter().all(|answer| obeys(&answer.first().text)) {
+            _ if answers.len() < OBEYING => {}
+            true => return Ok(GrammarForm::Applied(*grammar)),
+            false => found = GrammarForm::Ignored(*grammar),
         }
     }
-    Ok(None)
+    Ok(found)
 }

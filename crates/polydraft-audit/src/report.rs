@@ -10,13 +10,23 @@ pub enum Verdict {
     Passed,
     /// Behaviour that a lossless server never shows, or no more often than the error rate.
     Fault,
+    /// The server takes a setting and ignores it, in the first token of an answer too, in which
+    /// drafts play no part: not a fault of speculation.
+    Ignored,
     /// Too few observations for a verdict.
     NotEnoughData,
     /// The server lacks a capability that the check needs.
     NotApplicable,
 }
 
-/// Request that shows a fault.
+impl Verdict {
+    /// Returns whether requests show the reason of the verdict.
+    pub(crate) fn has_evidence(self) -> bool {
+        matches!(self, Self::Fault | Self::Ignored)
+    }
+}
+
+/// Request that shows a fault, or that a setting is ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Evidence {
     /// Explanation of what its answers show.
@@ -90,7 +100,7 @@ pub struct Report {
     pub server: String,
     /// Origin of the distributions that are taken as correct.
     pub truth: String,
-    /// Verdict: a fault if any check found one.
+    /// Verdict: a fault if any check found one. Ignored settings do not count.
     pub verdict: Verdict,
     /// Maximum probability that a lossless server fails, over all checks.
     pub error_rate: f64,
@@ -115,13 +125,19 @@ pub struct Report {
 }
 
 impl Report {
+    /// Returns the names of the checks whose setting the server ignores.
+    pub fn ignored(&self) -> Vec<&'static str> {
+        let ignored = self.findings.iter().filter(|f| f.outcome.verdict == Verdict::Ignored);
+        ignored.map(|finding| finding.check).collect()
+    }
+
     /// Returns the exit code: 0 for lossless as far as tested, 1 for a fault, 3 for not enough
     /// data.
     pub fn exit_code(&self) -> u8 {
         match self.verdict {
             Verdict::Passed => 0,
             Verdict::Fault => 1,
-            Verdict::NotEnoughData | Verdict::NotApplicable => 3,
+            Verdict::NotEnoughData | Verdict::NotApplicable | Verdict::Ignored => 3,
         }
     }
 }

@@ -53,6 +53,25 @@ const MIN_NAMED_PROBABILITY: f64 = 0.005;
 /// Tokens before a position: the number of the opening, and the tokens after it.
 pub type Prefix = (usize, Vec<Key>);
 
+/// Bets on several checks together.
+pub struct Overall {
+    pub bettor: Bettor,
+    /// Tokens that it observed.
+    pub trail: Trail,
+}
+
+impl Overall {
+    /// Creates a bettor without observations.
+    pub fn new(tolerance: f64) -> Self {
+        Self { bettor: Bettor::new(tolerance), trail: Trail::new() }
+    }
+
+    fn observe(&mut self, context: &Context, odds: &Rc<Odds>, observed: usize) {
+        self.bettor.observe(context, odds, observed);
+        self.trail.push(Rc::clone(odds));
+    }
+}
+
 /// State of an audit.
 pub struct AuditState<'l> {
     pub server: Server,
@@ -66,10 +85,10 @@ pub struct AuditState<'l> {
     pub chosen: HashMap<Kind, Vec<usize>>,
     /// Known distributions by prefix; `None` where the server does not provide one.
     pub known: HashMap<Prefix, Option<Rc<PartialDistribution>>>,
-    /// Bettor on all checks together.
-    pub overall: Bettor,
-    /// Tokens that it observed.
-    pub overall_trail: Trail,
+    /// Bets on all checks together.
+    pub overall: Overall,
+    /// Bets on the checks without a setting that a server may ignore.
+    pub overall_without_settings: Overall,
     /// Number of tokens at which the overall power is computed next, and whether it sufficed.
     pub next_power_check: usize,
     pub has_power: bool,
@@ -152,20 +171,29 @@ impl AuditState<'_> {
         Ok(chosen.into_iter().take(count).collect())
     }
 
-    /// Bets for all checks together on an observation of one check.
-    pub fn bet_overall(&mut self, context: &Context, odds: &Rc<Odds>, observed: usize) {
+    /// Bets for all checks together on an observation of one check; `is_plain` if it has no setting
+    /// that a server may ignore.
+    pub fn bet_overall(
+        &mut self,
+        context: &Context,
+        odds: &Rc<Odds>,
+        observed: usize,
+        is_plain: bool,
+    ) {
         self.overall.observe(context, odds, observed);
-        self.overall_trail.push(Rc::clone(odds));
+        if is_plain {
+            self.overall_without_settings.observe(context, odds, observed);
+        }
     }
 
     /// Returns whether all checks together would find the requested error. Computed at growing
     /// intervals, because simulations take time.
     pub fn has_overall_power(&mut self, threshold: f64) -> bool {
-        let tokens = self.overall.tokens();
+        let tokens = self.overall.bettor.tokens();
         if tokens >= self.next_power_check {
             self.next_power_check = tokens * 6 / 5;
             let (tolerance, size) = (self.options.tolerance, self.options.sensitivity);
-            self.has_power = would_find(&self.overall_trail, tolerance, threshold, size);
+            self.has_power = would_find(&self.overall.trail, tolerance, threshold, size);
         }
         self.has_power
     }

@@ -57,13 +57,48 @@ faults! {
     finds_penalties_that_ignore_drafts: PenaltiesIgnoreDrafts by "penalties",
     finds_random_numbers_shared_by_requests: SharedStream by "independence",
     finds_random_numbers_shared_by_choices: SharedByChoices by "choices",
-    finds_ignored_seed: SeedIgnored by "seeds",
     finds_skipped_end_token: EndSwallowed by "temperature-1",
     finds_shifted_logprobs: LogprobsShifted by "logprobs",
     finds_missing_grammar_mask: MaskMissing by "grammar",
     finds_missed_stop_string: StopMissed by "stop-strings",
     finds_unverified_drafts_at_temperature_0: GreedyDrafts by "greedy",
     finds_drafts_counted_in_usage: CountsDrafts by "streams",
+}
+
+/// A setting that a server takes and ignores is no fault of speculation, and does not hide one.
+#[test]
+fn ignored_settings_are_no_faults() {
+    for (param, check) in [
+        ("top_k", "top-k"),
+        ("top_p", "top-p"),
+        ("temperature", "temperature-0.7"),
+        ("temperature", "greedy"),
+        ("penalty", "penalties"),
+        ("logit_bias", "bias"),
+        ("structured_outputs", "grammar"),
+        ("stop", "stop-strings"),
+        ("seed", "seeds"),
+    ] {
+        let server = TestServer::start(Fault::Ignores(param), ServerFeatures::default(), 7);
+        let options = server.options(&[check, "streams"], 1);
+        let report = audit(&options, &Silent).expect("an audit");
+        let found = report.findings.iter().find(|finding| finding.check == check).expect("it");
+        let all = verdicts(&report);
+        assert_eq!(found.outcome.verdict, Verdict::Ignored, "{param} {check}: {all:?}");
+        assert_eq!(report.ignored(), [check], "{all:?}");
+        assert_ne!(report.verdict, Verdict::Fault, "{param} {check}: {all:?}");
+        assert!(!found.outcome.evidence.is_empty(), "{param} {check}");
+    }
+    // All other checks as well, and all of them together.
+    let server = TestServer::start(Fault::Ignores("top_p"), ServerFeatures::default(), 3);
+    let report = audit(&server.options(&[], 3), &Silent).expect("an audit");
+    assert_eq!(
+        (report.verdict, report.exit_code()),
+        (Verdict::Passed, 0),
+        "{:#?}",
+        verdicts(&report)
+    );
+    assert_eq!(report.ignored(), ["top-p"]);
 }
 
 /// All checks pass on a lossless server.

@@ -10,7 +10,7 @@ mod speculation;
 mod template;
 
 pub use chat::{ChatArgs, opening_messages};
-pub use ends::EndArgs;
+pub use ends::{EndArgs, TokenLimit, token_limit};
 pub use models::{ModelArgs, RunModelArgs};
 pub use probability::probability;
 pub use sampling::SamplingArgs;

@@ -167,7 +167,7 @@ fn reads_defaults_from_config_file() {
     assert_eq!((code, tokens(&out)), (Some(0), 5), "{err}");
     let (_, out, _) = run(defaults, &["generate", "-n", "3"]);
     assert_eq!(tokens(&out), 3);
-    let (code, _, err) = run(defaults, &["generate", "--no-config"]);
+    let (code, _, err) = run(defaults, &["generate", "--no-config", "-p", "fn"]);
     assert!(code == Some(0) && err.contains("tokens/s"), "{err}");
     let other = folder.path().join("other.toml");
     fs::write(&other, "max-tokens = 4\n").unwrap();

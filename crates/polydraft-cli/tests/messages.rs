@@ -36,7 +36,12 @@ fn unsuitable_verifier_error_lists_suitable_ones() {
         &["--verifier", "block", "-k", "2"],
         &["verifiers for this tree", "nested-priority", "--tree paths:1,3"],
     );
-    fails(&["--tree", "3,2,1/top-k"], &["verifiers for this tree: walk:naive"]);
+    let top_k = ["--tree", "3,2,1/top-k", "--verifier", "nested-priority"];
+    fails(&top_k, &["verifiers for this tree: walk:naive"]);
+    // Without a name the best verifier for the tree is taken.
+    let (code, _, message) = run(&[&base[..], &top_k[..2]].concat());
+    assert_eq!(code, Some(0), "{message}");
+    assert!(message.contains("using --verifier walk:naive"), "{message}");
     fails(&["--tree", "sequoia:0"], &["sequoia:N", "from 1 to 4096"]);
     fails(
         &["--verifier", "none", "--draft-temperature", "2"],
@@ -111,10 +116,27 @@ fn command_line_overrides_config_file() {
 
 #[test]
 fn negative_numbers_are_parsed_as_values() {
-    for option in ["-n", "--top-k", "--seed", "--threads", "--paths", "--logprobs"] {
+    for option in ["--top-k", "--seed", "--threads", "--paths", "--logprobs"] {
         let message = fails(&["generate", "-p", "x", option, "-1"], 2, &["-1"]);
         assert!(!message.contains("unexpected argument"), "{option}: {message}");
     }
+}
+
+#[test]
+fn missing_prompt_is_named_before_loading() {
+    // The model does not exist, and is not looked for.
+    let message = fails(&["generate", "/nowhere.gguf"], 2, &["no prompt: give --prompt TEXT"]);
+    assert!(!message.contains("nowhere"), "{message}");
+}
+
+#[test]
+fn minus_one_is_no_token_limit() {
+    let unlimited = ["generate", "-p", "fn", "--seed", "1", "--json", "--max-tokens"];
+    let generate = |limit| run(&[&unlimited[..], &[limit]].concat()).1;
+    let tokens =
+        |json: String| serde_json::from_str::<serde_json::Value>(&json).unwrap()["tokens"].clone();
+    assert_eq!(tokens(generate("-1")), tokens(generate("0")));
+    fails(&["serve", "--max-tokens", "-2"], 2, &["--max-tokens", "-1 for no limit"]);
 }
 
 #[test]
@@ -139,7 +161,7 @@ fn invalid_value_errors_name_expectation() {
     let file = folder.path().join("config.toml");
     std::fs::write(&file, "max-tokens = 3.5").unwrap();
     let line = ["generate", "-p", "x", "--config", file.to_str().unwrap()];
-    fails(&line, 2, &["line 1", "--max-tokens", not_integer]);
+    fails(&line, 2, &["line 1", "--max-tokens", "expected a number of tokens"]);
 }
 
 #[test]

@@ -71,6 +71,10 @@ fn logs_one_json_line_for_each_request() {
     let long = r#"{"prompt": "a", "max_tokens": 500, "ignore_eos": true, "stream": true}"#;
     server.request("cancelled", post, long, true);
     server.request("health", "GET /health", "", false);
+    let is_counted = |metrics: &str| metrics.contains("finished_reason=\"abort\"} 1\n");
+    while !is_counted(&server.request("metrics", "GET /metrics", "", false)) {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
     let lines = server.stop();
     let lines: Vec<Value> = lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
     let requests: Vec<&Value> = lines.iter().filter(|line| line["message"] == "request").collect();
@@ -97,6 +101,30 @@ fn logs_one_json_line_for_each_request() {
     assert_eq!((&unknown["status"], &unknown["method"]), (&404.into(), &"GET".into()));
     assert_eq!(cancelled["reason"], "cancelled by the client");
     assert!(cancelled["output_tokens"].as_u64() < Some(500), "{cancelled}");
+}
+
+/// Errors that requests would run into later.
+#[test]
+fn rejects_missing_models_and_invalid_defaults_at_the_start() {
+    let demo = format!("a={}/../../demo/target", env!("CARGO_MANIFEST_DIR"));
+    for second in ["b=/nowhere.gguf", "b=/nowhere", "b=/nowhere.gguf,draft=ngram"] {
+        common::fails(
+            &["serve", "--port", "0", "--model", &demo, "--model", second],
+            1,
+            &["model b: ", "/nowhere"],
+        );
+    }
+    for (defaults, problem) in [
+        (r#"{"sede": 1}"#, "unknown parameter \"sede\""),
+        (r#"{"seed": 1, "top_p": 2}"#, "top_p"),
+        (r#"{"seed": "x", "max_tokens": 3}"#, "seed: "),
+        (r#"{"cache_prompt": true}"#, "unknown parameter \"cache_prompt\""),
+    ] {
+        common::fails(&["serve", "--port", "0", "--request-defaults", defaults], 1, &[problem]);
+    }
+    // Each is read by one route only.
+    serve(&["--request-defaults", r#"{"echo": true, "n_predict": 3, "max_completion_tokens": 3}"#])
+        .stop();
 }
 
 /// With an empty variable, as container files set it, no key is required.

@@ -7,9 +7,9 @@ use polydraft_models::Bytes;
 use crate::backend::native::Native;
 use crate::draft::{Draft, DraftFiles};
 use crate::drafters::Drafters;
-use crate::listen::Listener;
+use crate::listen::{Listener, Silent};
 use crate::message::{OptionName, message};
-use crate::model_files::demo_folder;
+use crate::model_files::{demo_folder, hub_id};
 use crate::models::{LanguageModel, ModelOptions, Models};
 use crate::plan::{Plan, backend_of, draft_backend};
 use crate::table_saver::TableSaver;
@@ -42,6 +42,19 @@ impl ModelOptions {
         }
         self.template.apply(template, &mut models.language)?;
         Ok(models)
+    }
+
+    /// Checks the files of target and draft without loading weights, unless they are on the hub.
+    ///
+    /// # Errors
+    /// As for [`load`](Self::load).
+    pub(crate) fn check_files(&self, with_draft: bool) -> Result<()> {
+        let is_on_hub = |name: &String| hub_id(name).is_some();
+        if self.target.as_ref().is_some_and(is_on_hub) {
+            return Ok(());
+        }
+        let with_draft = with_draft && !self.drafts.iter().any(is_on_hub);
+        Plan::new(self, with_draft, &Silent).map(drop)
     }
 
     /// Loads target and draft as two models, for callers that need both distributions.

@@ -22,16 +22,20 @@ const MAX_SMALL_BYTES: u64 = 64 << 20;
 /// when it is read.
 pub fn locate(name: &str, offline: bool, listener: &dyn Listener) -> Result<PathBuf> {
     let path = Path::new(name);
-    if path.exists() {
+    let Some(id) = hub_id(name) else {
         return Ok(snapshot(path).unwrap_or_else(|| path.to_owned()));
-    }
-    // A missing GGUF file is not an id: ids of GGUF files contain a colon or an address.
-    let Some(id) = Reference::parse(name).filter(|id| id.file.is_some() || !is_gguf(path)) else {
-        return Ok(path.to_owned());
     };
     let variable =
         std::env::var("HF_HUB_OFFLINE").is_ok_and(|v| !matches!(v.as_str(), "" | "0" | "false"));
     hub::fetch(&id, offline || variable, listener)
+}
+
+/// Returns the hub id that a name stands for; `None` for a path.
+pub(crate) fn hub_id(name: &str) -> Option<Reference> {
+    let path = Path::new(name);
+    // A missing GGUF file is not an id: ids of GGUF files contain a colon or an address.
+    let is_id = |id: &Reference| id.file.is_some() || !is_gguf(path);
+    Reference::parse(name).filter(|id| !path.exists() && is_id(id))
 }
 
 /// Returns a model's files as [`locate`] does, without the network.

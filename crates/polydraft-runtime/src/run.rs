@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::costs::{self, CostKey, StepCosts};
 use crate::draft::NONE;
 use crate::listen::Listener;
-use crate::message::{Message, OptionName};
+use crate::message::{Message, OptionName, message};
 use crate::models::{ModelOptions, Models};
 use crate::requests::Settings;
 use crate::sampling::SamplingOptions;
@@ -48,6 +48,18 @@ impl Description {
         let named = self.speculation.acceptance.clone();
         let file = named.or_else(|| self.models.demo_acceptance().filter(|file| file.exists()));
         Ok(file.map(|file| AcceptanceFile::read(&file)).transpose()?.map(|file| file.acceptance))
+    }
+
+    /// Checks options and local files without loading weights, for models that are loaded later.
+    /// Models on the hub are not checked.
+    ///
+    /// # Errors
+    /// As for [`Run::open`].
+    pub fn check(&self) -> Result<()> {
+        let Self { models, speculation, sampling, .. } = self.clone().without_none()?;
+        let demo = models.demo_acceptance();
+        let speculation = speculation.resolve(&sampling, models.draft_count(), demo.as_deref())?;
+        models.check_files(speculation.is_some())
     }
 
     /// Normalizes plain decoding: the draft `none` becomes no draft and no verifier.
@@ -101,6 +113,17 @@ impl Run {
         let demo = model_options.demo_acceptance();
         let mut speculation =
             speculation.resolve(sampling, model_options.draft_count(), demo.as_deref())?;
+        let named = &description.speculation.verifier;
+        if let (Some(named), Some(Speculation { verifier, tree, .. })) = (named, &speculation)
+            && named != verifier
+        {
+            let typed = description.speculation.tree.as_ref().map(ToString::to_string);
+            let tree = typed.unwrap_or_else(|| tree.to_string());
+            listener.note(&message![
+                format!("note: {named} is not exact for the tree {tree}: using "),
+                OptionName::Verifier.with(verifier),
+            ]);
+        }
         let models = model_options.load(speculation.is_some(), listener)?;
         let sampling = match published_sampling {
             true => with_published_sampling(sampling.clone(), &models, listener).or_chat_defaults(),

@@ -16,6 +16,8 @@ pub struct SpeculationOptions {
     /// Verifier; `None` is plain decoding.
     #[serde(with = "serde_display")]
     pub verifier: Option<VerifierKind>,
+    /// Takes another verifier if this one is not exact for the tree: the user named none.
+    pub verifier_by_tree: bool,
     /// Number of paths drafted per target pass.
     pub paths: Option<u32>,
     /// Number of tokens per path, or of levels of a k-ary or sequoia tree.
@@ -39,6 +41,7 @@ impl Default for SpeculationOptions {
     fn default() -> Self {
         Self {
             verifier: VerifierKind::named("nested-priority"),
+            verifier_by_tree: false,
             paths: None,
             depth: None,
             tree: None,

@@ -51,6 +51,23 @@ impl SpeculationOptions {
             self.check_plain(sampling, &OptionName::Verifier.with("none"))?;
             return Ok(None);
         };
+        let resolved = self.resolve_with(verifier, sampling, drafts, demo);
+        let mut others = VerifierKind::by_preference().filter(|_| self.verifier_by_tree);
+        match resolved {
+            Ok(resolved) => Ok(Some(resolved)),
+            Err(error) => others
+                .find_map(|other| self.resolve_with(&other, sampling, drafts, demo).ok())
+                .map_or(Err(error), |resolved| Ok(Some(resolved))),
+        }
+    }
+
+    fn resolve_with(
+        &self,
+        verifier: &VerifierKind,
+        sampling: &SamplingOptions,
+        drafts: usize,
+        demo: Option<&Path>,
+    ) -> Result<Speculation> {
         let each = sampling.per_draft(drafts)?;
         let mut tree = match each.len() {
             0 => self.resolve_tree(verifier, demo)?,
@@ -69,7 +86,7 @@ impl SpeculationOptions {
         speculation
             .build()
             .map_err(|error| explain_incompatible(verifier, &speculation.tree, error))?;
-        Ok(Some(speculation))
+        Ok(speculation)
     }
 
     /// Checks that no option of speculation is given, because `plain` selects plain decoding.
@@ -378,6 +395,42 @@ mod tests {
         let error = resolve(&options("walk:hub", Some("paths:2,2"))).unwrap_err();
         let error = explain(&error, command_line);
         assert!(error.contains("--tree 2,2/greedy"), "{error}");
+    }
+
+    #[test]
+    fn takes_the_best_verifier_for_the_tree_if_none_is_named() -> Result<()> {
+        let acceptance = tempfile::NamedTempFile::new()?;
+        std::fs::write(acceptance.path(), r#"{"acceptance": [0.6, 0.2, 0.1]}"#)?;
+        for (tree, drafting, verifier) in [
+            ("paths:2,3", None, "nested-priority"),
+            ("3,2,1", None, "nested-priority"),
+            ("3,2,1/without-replacement", None, "traversal"),
+            ("3,2,1/top-k", None, "walk:naive"),
+            ("2,2/hub", None, "walk:hub"),
+            ("2,2/greedy", None, "walk:hub"),
+            ("sequoia:8", Some(Drafting::Hub), "walk:hub"),
+            ("sequoia:8", Some(Drafting::WithoutReplacement), "traversal"),
+            ("fixed:0,0,1", None, "traversal"),
+        ] {
+            let sequoia = tree.starts_with("sequoia").then(|| acceptance.path().to_owned());
+            let named = SpeculationOptions {
+                drafting,
+                acceptance: sequoia,
+                ..options("nested-priority", Some(tree))
+            };
+            let unnamed = SpeculationOptions { verifier_by_tree: true, ..named.clone() };
+            let found = resolve(&unnamed)?.expect("speculation");
+            assert_eq!(found.verifier.to_string(), verifier, "{tree}");
+            assert_eq!(resolve(&named).is_ok(), verifier == "nested-priority", "{tree}");
+        }
+        // An error that is not about the verifier stays.
+        let unnamed = SpeculationOptions {
+            verifier_by_tree: true,
+            ..options("nested-priority", Some("sequoia:4"))
+        };
+        let error = explain(&resolve(&unnamed).unwrap_err(), command_line);
+        assert!(error.contains("give --acceptance FILE"), "{error}");
+        Ok(())
     }
 
     #[test]

@@ -15,12 +15,14 @@
 //! 5. the running `Session`.
 
 pub mod anthropic;
+mod default_params;
 pub mod llama;
 pub mod ollama;
 pub mod openai;
 pub mod shared;
 
 use axum::response::Response;
+pub use default_params::check_defaults;
 
 use crate::grammar::Form;
 use crate::worker::{Event, RequestParams};

@@ -191,14 +191,14 @@ impl Models {
         })
     }
 
-    /// Loads the first model.
+    /// Loads and returns the first model; `None` if there are no models.
     ///
     /// # Errors
     /// Errors of loading the model.
-    pub async fn load_first(&self) -> Result<(), Arc<anyhow::Error>> {
+    pub async fn load_first(&self) -> Result<Option<Arc<LoadedModel>>, Arc<anyhow::Error>> {
         match self.slots.first() {
-            Some(slot) => self.wait_until_loaded(slot).await.map(drop),
-            None => Ok(()),
+            Some(slot) => self.wait_until_loaded(slot).await.map(Some),
+            None => Ok(None),
         }
     }
 

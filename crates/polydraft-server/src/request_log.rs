@@ -202,12 +202,17 @@ pub struct LogListener;
 
 impl Listener for LogListener {
     fn note(&self, message: &Message) {
-        log::info!("{}", message.render(command_line));
+        log::info!("{}", without_level(&message.render(command_line)));
     }
 
     fn detail(&self, message: &Message) {
-        log::debug!("{}", message.render(command_line));
+        log::debug!("{}", without_level(&message.render(command_line)));
     }
+}
+
+/// Removes the prefix that marks messages on a terminal: lines of the log have a level.
+fn without_level(message: &str) -> &str {
+    message.strip_prefix("note: ").unwrap_or(message)
 }
 
 /// Collects the fields of a log message.
@@ -283,6 +288,12 @@ mod tests {
         let expected = serde_json::json!({ "time": "2026-01-01T00:00:00.000Z", "level": "warn",
             "message": "request", "id": "r1", "seconds": 0.25, "status": 400, "reason": reason });
         assert_eq!(serde_json::from_str::<serde_json::Value>(&line).unwrap(), expected);
+    }
+
+    #[test]
+    fn omits_the_prefix_of_notes() {
+        assert_eq!(without_level("note: no draft was given"), "no draft was given");
+        assert_eq!(without_level("a note: stays"), "a note: stays");
     }
 
     #[test]

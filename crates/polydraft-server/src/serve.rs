@@ -3,13 +3,14 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use axum::http::{HeaderValue, Uri};
 use polydraft_runtime::message::OptionName;
 use polydraft_runtime::{
     Listener, Run, SamplingOptions, Speculation, Usage, with_published_sampling,
 };
 
+use crate::api::check_defaults;
 use crate::api::shared::speculation::check_tree_size;
 use crate::http::guard::LOCALHOST;
 use crate::http::server::Server;
@@ -25,9 +26,14 @@ const DEFAULT_COMPLETION_TOKENS: usize = 128;
 /// loaded.
 ///
 /// # Errors
-/// An address that cannot be bound; errors of loading the first model, including a tree that is too
-/// large for all requests.
+/// An address that cannot be bound; missing files of any model; errors of loading the first model,
+/// including a tree that is too large for all requests, and default parameters that no request can
+/// have.
 pub fn serve(options: ServerOptions, listener: &'static (dyn Listener + Sync)) -> Result<()> {
+    for offered in options.models.iter().skip(1) {
+        let context = || format!("model {}", offered.names.join(", "));
+        offered.description.check().with_context(context)?;
+    }
     let (addresses, interrupted) = (options.addresses.clone(), options.interrupted_exit_code);
     request_log::start(options.log_level, options.log_format);
     let listener = match options.log_format {
@@ -68,7 +74,7 @@ pub fn serve(options: ServerOptions, listener: &'static (dyn Listener + Sync)) -
         });
         let (failure_sender, failure) = tokio::sync::oneshot::channel();
         tokio::spawn(async move {
-            match models.load_first().await {
+            match load_first(&models).await {
                 Ok(()) => {
                     let pages = addresses_text.join(" and ");
                     let apis: Vec<_> =
@@ -104,6 +110,14 @@ pub fn serve(options: ServerOptions, listener: &'static (dyn Listener + Sync)) -
         listener.note(&"stopped before all answers were sent".into());
     }
     Ok(())
+}
+
+/// Loads the first model, and checks the default parameters of requests with it.
+async fn load_first(models: &Models) -> Result<(), Arc<anyhow::Error>> {
+    let Some(model) = models.load_first().await? else { return Ok(()) };
+    let checked = tokio::task::spawn_blocking(move || check_defaults(&model)).await;
+    let checked = checked.unwrap_or_else(|error| Err(anyhow!("{error}")));
+    checked.map_err(Arc::new)
 }
 
 /// Describes the models; none is loaded yet.

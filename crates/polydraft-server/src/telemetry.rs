@@ -162,6 +162,16 @@ impl Telemetry {
         self.finished.add(reason, 1);
     }
 
+    /// Records sequences that ended before their end: their client left, or the server stopped.
+    pub fn abort_sequences(&self, count: usize) {
+        self.finished.add(2, count as u64);
+    }
+
+    /// Records a sequence that failed.
+    pub fn fail_sequence(&self) {
+        self.finished.add(3, 1);
+    }
+
     /// Families under vLLM's names.
     fn families(&self) -> Vec<Family> {
         let family = |name, kind, help| Family::new(("polydraft:", name), kind, help);
@@ -175,7 +185,7 @@ impl Telemetry {
         let accepted = self.accepted_by_position.all();
         let positions = accepted.iter().enumerate().map(|(k, count)| (k.to_string(), *count));
         let finished = self.finished.all().into_iter();
-        let reasons = ["stop", "length", "abort"].map(str::to_owned);
+        let reasons = ["stop", "length", "abort", "error"].map(str::to_owned);
         vec![
             counter(
                 "spec_decode_num_drafts_total",
@@ -206,7 +216,7 @@ impl Telemetry {
             ),
             counter("prompt_tokens_total", &self.prompt_tokens, "Tokens of prompts"),
             counter("generation_tokens_total", &self.generated_tokens, "Generated tokens"),
-            family("request_success_total", Kind::Counter, "Finished sequences, by finish reason")
+            family("request_success_total", Kind::Counter, "Ended sequences, by reason")
                 .labelled("finished_reason", reasons.into_iter().zip(finished.chain(repeat(0)))),
             gauge(
                 "num_requests_running",

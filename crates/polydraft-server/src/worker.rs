@@ -195,6 +195,7 @@ impl Worker {
         self.waiting.retain(|job| {
             let ends = is_overdue || job.is_gone();
             if ends {
+                self.telemetry.abort_sequences(job.params.count);
                 job.send(Event::Failed(Failure::Stopping));
             }
             !ends
@@ -223,7 +224,7 @@ impl Worker {
             let scorer = PromptScorer::new(&job.params);
             let mut running = RunningRequest { job, scorer, sequences: Vec::new(), opened: 0 };
             if running.scorer.is_none() {
-                running.open_first(&mut self.engine, &self.language);
+                running.open_first(&mut self.engine, &self.language, &self.telemetry);
             }
             self.running.push(running);
         }
@@ -232,7 +233,7 @@ impl Worker {
     /// Scores a part of each prompt whose log-probabilities were requested.
     fn score_prompts(&mut self) {
         for running in &mut self.running {
-            running.score(&mut self.engine, &self.language);
+            running.score(&mut self.engine, &self.language, &self.telemetry);
         }
     }
 
@@ -272,7 +273,7 @@ impl Worker {
                 match Sequence::open(&mut self.engine, &self.language, params, running.opened) {
                     Ok(sequence) => running.sequences.push(sequence),
                     Err(failure) => {
-                        running.fail(failure);
+                        running.fail(failure, &self.telemetry);
                         break;
                     }
                 }

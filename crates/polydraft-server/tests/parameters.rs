@@ -168,3 +168,17 @@ fn context_option_limits_outputs_and_prompts() {
     );
     assert_eq!(server.get("/v1/models").json()["data"][0]["max_model_len"], 10);
 }
+
+/// A verifier that is named stays, also if it is not exact for the tree.
+#[test]
+fn a_tree_without_a_verifier_gets_one_that_is_exact() {
+    let server = start(NOW, |_| ());
+    for tree in ["2,2/hub", "2,2/without-replacement", "2,1/top-k", "paths:2,3"] {
+        let body = |speculation: Value| json!({ "prompt": "a b", "speculation": speculation });
+        let answer = server.complete(body(json!({ "tree": tree })));
+        assert!(answer["usage"]["speculation"].is_object(), "{tree}: {answer}");
+        let named = body(json!({ "tree": tree, "verifier": "nested-priority" }));
+        let status = server.post("/v1/completions", &named).status;
+        assert_eq!(status == 200, tree == "paths:2,3", "{tree}: {status}");
+    }
+}

@@ -218,6 +218,9 @@ crate::registry! {
 /// Aliases of walks with a certain rule.
 const ALIASES: [(&str, &str); 2] = [("spectr", "k-seq"), ("specinfer", "recursive")];
 const WALK: &str = "walk:";
+/// Verifiers by decreasing acceptance. The others are exact for no further trees.
+const BY_PREFERENCE: [&str; 6] =
+    ["nested-priority", "traversal", "walk:priority", "walk:hub", "specinfer", "walk:naive"];
 
 impl VerifierKind {
     /// All verifiers with their default settings, and a walk with each built-in rule.
@@ -229,6 +232,12 @@ impl VerifierKind {
     pub fn all_with(rules: &RuleRegistry) -> Vec<Self> {
         let walks = rules.all().iter().cloned().map(Self::Walk);
         Self::NAMES.iter().filter_map(|name| Self::named(name)).chain(walks).collect()
+    }
+
+    /// Verifiers for trees whose verifier is not named: the first that is exact for a tree accepts
+    /// most there.
+    pub fn by_preference() -> impl Iterator<Item = Self> {
+        BY_PREFERENCE.iter().filter_map(|name| name.parse().ok())
     }
 
     /// Creates the walk with a rule.

@@ -159,8 +159,9 @@ pub fn run(args: Args) -> Result<()> {
     let trees = count_drafts(&tree, vocabulary);
     if trees > args.max_trees as f64 {
         return Err(UsageError::error(format_args!(
-            "{tree} over {vocabulary} tokens can be drawn in {trees:.3e} ways, more than \
-             --max-trees {}: try a smaller one, or raise the limit",
+            "{tree} over {vocabulary} tokens can be drawn in up to {trees:.3e} ways, more than \
+             --max-trees {}: try a smaller one, or raise the limit if these tables allow fewer, as \
+             with a budget, whose number of draws depends on the draft",
             args.max_trees
         )));
     }

@@ -278,7 +278,7 @@ class Engine:
     @property
     def chat_sampling(self) -> Sampling: ...
     def encode(self, text: str) -> list[int]: ...
-    def encode_chat(self, messages: list[tuple[str, str]]) -> list[int]: ...
+    def encode_chat(self, messages: Sequence[tuple[str, str] | dict[str, str]]) -> list[int]: ...
     def decode(self, tokens: _Integers) -> str: ...
     def logits(self, prompt: str | _Integers) -> NDArray[np.float32]: ...
     def costs(
@@ -298,7 +298,7 @@ class Engine:
         sampling: Sampling | None = None,
         draft_sampling: Sampling | Sequence[Sampling] | None = None,
         max_tokens: int | None = 128,
-        end_tokens: list[int] | None = None,
+        end_tokens: _Integers | None = None,
         stop: list[str] | tuple[str, ...] = (),
         seed: int | None = None,
     ) -> Session: ...
@@ -311,7 +311,7 @@ class Engine:
         sampling: Sampling | None = None,
         draft_sampling: Sampling | Sequence[Sampling] | None = None,
         max_tokens: int | None = 128,
-        end_tokens: list[int] | None = None,
+        end_tokens: _Integers | None = None,
         stop: list[str] | tuple[str, ...] = (),
         seed: int | None = None,
     ) -> Generation: ...

@@ -38,7 +38,8 @@ def audit(
     standard error if it is a terminal.
 
     Returns the report: `verdict` ("passed", "fault" or "not-enough-data"), `findings`, with a dictionary for every check of
-    `check`, `verdict`, `p_value`, `would_find`, `seen`, `summary` and `evidence`, and the server's properties.
+    `check`, `verdict` (also "ignored" and "not-applicable"), `p_value`, `would_find`, `seen`, `summary` and `evidence`, and the
+    server's properties.
 
     Raises InvalidInput for invalid options, Error if the server cannot be audited.
     """

@@ -126,7 +126,9 @@ def _check(tokens: _Array, is_floating_point: bool) -> None:
     if len(shape) == 3 and 0 not in shape and not is_floating_point:
         return
     hint = "; for one sequence, add a dimension to all three arrays: tokens[None]" if len(shape) == 2 else ""
-    raise ValueError(f"verify: tokens must be integers [B, K, L] (sequences, paths, tokens), got {tokens.dtype} {shape}{hint}")
+    raise ValueError(
+        f"verify: tokens must be integers [B, K, L] (sequences, paths, tokens), none of them 0, got {tokens.dtype} {shape}{hint}"
+    )
 
 
 def _by_rust(

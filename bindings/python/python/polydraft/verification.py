@@ -134,6 +134,12 @@ def verify(
     resolved = _verifier(verifier)
     if isinstance(draft, Draft):
         return resolved.verify(draft, target, rng, sampling)
+    if not isinstance(draft, (list, tuple)) or not all(isinstance(one, Draft) for one in draft):
+        kinds = sorted({type(one).__name__ for one in draft}) if isinstance(draft, (list, tuple)) else [type(draft).__name__]
+        raise TypeError(
+            "verify: draft: expected a Draft, a list of them, or a pair of arrays or tensors (tokens [B, K, L], logits "
+            f"[B, K, L, V]), got {' and '.join(kinds)}"
+        )
     drafts = list(draft)
     rngs = [None] * len(drafts) if rng is None else rng
     if isinstance(rngs, (int, Rng)):

@@ -54,15 +54,30 @@ pub fn stops(state: &mut AuditState<'_>) -> Result<Outcome> {
             choice.text
         );
         let curl = state.server.curl(&state.server.call(request));
+        let ends_no_answer =
+            stopped.iter().zip(&answers).all(|((_, text), answer)| answer.first().text == *text);
+        let (verdict, summary) = match ends_no_answer && ignores_first(state, request, text)? {
+            true => (Verdict::Ignored, format!("no stop string ends an answer; {summary}")),
+            false => (Verdict::Fault, summary),
+        };
         return Ok(Outcome {
             evidence: vec![Evidence { what: summary.clone(), curl }],
-            ..Outcome::certain(Verdict::Fault, seen + 1, summary)
+            ..Outcome::certain(verdict, seen + 1, summary)
         });
     }
     let summary =
         format!("{seen} answers ended before their stop strings; {parted} had different text");
     let verdict = if seen > parted { Verdict::Passed } else { Verdict::NotEnoughData };
     Ok(Outcome::certain(verdict, seen, summary))
+}
+
+/// Returns whether a stop string in the first token, in which drafts play no part, has no effect.
+fn ignores_first(state: &mut AuditState<'_>, request: &Request, text: &str) -> Result<bool> {
+    let Some(first) = text.chars().find(|character| !character.is_whitespace()) else {
+        return Ok(false);
+    };
+    let request = Request { stop: Some(first.to_string()), ..request.clone() };
+    Ok(state.send(&[request], 1)?[0].first().text == text)
 }
 
 /// Checks that the chunks of a stream add up to the complete answer, and that usage counts the

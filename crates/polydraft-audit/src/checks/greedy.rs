@@ -31,6 +31,7 @@ pub fn check(state: &mut AuditState<'_>) -> Result<Outcome> {
     let answers = state.send(&requests, usize::MAX)?;
     let mut seen = 0;
     let mut ties = 0;
+    let mut ignored = false;
     let mut outcome = Outcome::certain(Verdict::Passed, 0, "");
     for ((opening, request), answer) in openings.iter().zip(&requests).zip(&answers) {
         let (keys, stopped) = state.tokens(&answer.first())?;
@@ -67,6 +68,8 @@ pub fn check(state: &mut AuditState<'_>) -> Result<Outcome> {
                 best.text
             );
             let single_token_request = state.server.call(&state.single_token_request(prefix));
+            // Drafts play no part in first tokens.
+            ignored |= at == 0;
             outcome.verdict = Verdict::Fault;
             outcome.evidence = vec![
                 Evidence {
@@ -83,7 +86,11 @@ pub fn check(state: &mut AuditState<'_>) -> Result<Outcome> {
         }
     }
     outcome.seen = seen;
-    if outcome.verdict != Verdict::Fault {
+    if ignored {
+        outcome.verdict = Verdict::Ignored;
+        outcome.summary = format!("temperature 0 is ignored; {}", outcome.summary);
+    }
+    if !outcome.verdict.has_evidence() {
         outcome.summary = format!(
             "{seen} tokens are the most probable ones, {ties} of them ties within \
              {GAP}"

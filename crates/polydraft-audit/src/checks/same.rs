@@ -1,7 +1,7 @@
 //! Seeds, and independence of requests and choices.
 
 use super::Check;
-use crate::answer::Key;
+use crate::answer::{Answer, Choice, Key};
 use crate::error::{Error, Result};
 use crate::evidence::{Matches, p_value};
 use crate::prompts::Kind;
@@ -43,10 +43,21 @@ pub fn seeds(state: &mut AuditState<'_>) -> Result<Outcome> {
         () if equal + 1 >= SEEDS as usize => {
             Outcome::certain(Verdict::Passed, outputs.len(), summary)
         }
-        () => Outcome {
-            evidence: vec![Evidence { what: summary.clone(), curl: curl() }],
-            ..Outcome::certain(Verdict::Fault, outputs.len(), summary)
-        },
+        () => {
+            // Drafts play no part in first tokens.
+            let choices: Vec<Choice> = answers.iter().map(Answer::first).collect();
+            let mut differs_at_once = false;
+            for pair in choices.chunks(2) {
+                let tokens = [state.tokens(&pair[0])?.0, state.tokens(&pair[1])?.0];
+                let starts = [&pair[0], &pair[1]].map(|choice| choice.text.chars().next());
+                differs_at_once |= tokens[0].first() != tokens[1].first() || starts[0] != starts[1];
+            }
+            let verdict = if differs_at_once { Verdict::Ignored } else { Verdict::Fault };
+            Outcome {
+                evidence: vec![Evidence { what: summary.clone(), curl: curl() }],
+                ..Outcome::certain(verdict, outputs.len(), summary)
+            }
+        }
     })
 }
 

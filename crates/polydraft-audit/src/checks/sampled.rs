@@ -12,6 +12,7 @@
 
 mod cases;
 mod deviation;
+mod ignored;
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -19,8 +20,9 @@ use std::rc::Rc;
 
 use rand::RngExt;
 
-use cases::{Case, Prepared, cases};
+use cases::{Case, Prepared, Skipped, cases};
 use deviation::deviation;
+use ignored::IgnoredSetting;
 
 use super::Check;
 use crate::answer::{Answer, Key};
@@ -44,8 +46,8 @@ const MAX_TOKENS: usize = 40_000;
 pub struct DistributionCheck {
     case: Case,
     prepared: Option<Prepared>,
-    /// Reason why the check cannot be made.
-    skip_reason: Option<String>,
+    /// Reason why the check is not made.
+    skipped: Option<Skipped>,
     /// Tokens after the first, with one bettor per way to count penalties.
     bettors: Vec<(Counting, Bettor)>,
     /// Maximum over time of the smallest log-wealth of these bettors.
@@ -54,6 +56,8 @@ pub struct DistributionCheck {
     /// log-wealth.
     firsts: Vec<Bettor>,
     peak_of_first: f64,
+    /// Hypothesis that the setting is ignored, unless it changes nothing.
+    ignored: Option<IgnoredSetting>,
     trail: Trail,
     visits: HashMap<Prefix, usize>,
     /// Contexts with a bet.
@@ -127,6 +131,25 @@ fn odds(emitted: &PartialDistribution) -> Odds {
     Odds::new(emitted.cells.iter().map(|cell| cell.probability), emitted.slack)
 }
 
+fn rejected(status: u16, reason: &str) -> Skipped {
+    Skipped::NotApplicable(format!("the server rejected the request ({status}): {reason}"))
+}
+
+/// Returns the cell of an observation; `end` is the key of the cell of end tokens.
+fn cell_of(
+    emitted: &PartialDistribution,
+    odds: &Odds,
+    observed: &Observed,
+    end: Option<Key>,
+) -> usize {
+    let key = match observed {
+        Observed::Token(key) => Some(key),
+        Observed::End => end.as_ref(),
+    };
+    let cell = key.and_then(|key| emitted.cells.iter().position(|cell| cell.key == *key));
+    cell.unwrap_or(odds.rest()).min(odds.rest())
+}
+
 impl DistributionCheck {
     fn new(case: Case, tolerance: f64) -> Self {
         let bettors = case.countings.iter().map(|c| (*c, Bettor::new(tolerance))).collect();
@@ -134,11 +157,12 @@ impl DistributionCheck {
         Self {
             case,
             prepared: None,
-            skip_reason: None,
+            skipped: None,
             bettors,
             peak: 0.0,
             firsts,
             peak_of_first: 0.0,
+            ignored: None,
             trail: Trail::new(),
             visits: HashMap::new(),
             contexts: HashMap::new(),
@@ -253,18 +277,19 @@ impl DistributionCheck {
                 Key::Text(_) => None,
             }));
         }
+        if let Some(ignored) = &mut self.ignored
+            && let Some(emitted) = state.emitted(&prefix, &ignored.setting, Counting::Answer)?
+        {
+            let (emitted, end) = merge_end_tokens(emitted, &ignored.setting.ends);
+            let (context, odds) = (context(&prefix, &emitted), odds(&emitted));
+            ignored.observe(&context, &odds, cell_of(&emitted, &odds, observed, end));
+        }
         for index in 0..self.bettors.len() {
             let counting = self.bettors[index].0;
             let Some(emitted) = state.emitted(&prefix, &setting, counting)? else { continue };
             let (emitted, end) = merge_end_tokens(emitted, &setting.ends);
             let (context, odds) = (context(&prefix, &emitted), odds(&emitted));
-            let cell = match observed {
-                Observed::Token(key) => emitted.cells.iter().position(|cell| cell.key == *key),
-                Observed::End => {
-                    end.and_then(|end| emitted.cells.iter().position(|c| c.key == end))
-                }
-            };
-            let cell = cell.unwrap_or(odds.rest()).min(odds.rest());
+            let cell = cell_of(&emitted, &odds, observed, end);
             if prefix.1.is_empty() {
                 self.firsts[index].observe(&context, &odds, cell);
                 continue;
@@ -273,7 +298,7 @@ impl DistributionCheck {
             if index == 0 {
                 let odds = Rc::new(odds);
                 if self.bettors.len() == 1 {
-                    state.bet_overall(&context, &odds, cell);
+                    state.bet_overall(&context, &odds, cell, self.ignored.is_none());
                 }
                 self.trail.push(odds);
                 self.contexts.entry(prefix.clone()).or_insert_with(|| Rc::new(emitted));
@@ -291,8 +316,9 @@ impl DistributionCheck {
 
     /// Returns whether the check has enough observations.
     fn is_done(&mut self, state: &mut AuditState<'_>, threshold: f64) -> bool {
-        if self.impossible.is_some() || self.peak >= threshold || self.peak_of_first >= threshold {
-            return true;
+        if self.peak.max(self.peak_of_first) >= threshold {
+            let decided = self.ignored.as_mut().is_none_or(|ignored| ignored.is_decided(threshold));
+            return decided || self.tokens() > MAX_TOKENS;
         }
         if self.tokens() >= self.next_power_check {
             self.next_power_check = self.tokens() * 5 / 4;
@@ -334,28 +360,30 @@ impl Check for DistributionCheck {
     }
 
     fn round(&mut self, state: &mut AuditState<'_>, threshold: f64) -> Result<bool> {
-        if self.skip_reason.is_some() {
+        if self.skipped.is_some() {
             return Ok(true);
         }
         if self.prepared.is_none() {
             match self.case.prepare(state) {
-                Ok(Ok(prepared)) => self.prepared = Some(prepared),
-                Ok(Err(skip_reason)) => self.skip_reason = Some(skip_reason),
+                Ok(Ok(prepared)) => {
+                    let tolerance = state.options.tolerance;
+                    self.ignored = IgnoredSetting::new(&prepared.setting, tolerance);
+                    self.prepared = Some(prepared);
+                }
+                Ok(Err(skipped)) => self.skipped = Some(skipped),
                 Err(Error::Refused { status, reason, .. }) => {
-                    self.skip_reason =
-                        Some(format!("the server rejected the request ({status}): {reason}"));
+                    self.skipped = Some(rejected(status, &reason));
                 }
                 Err(error) => return Err(error),
             }
-            if self.skip_reason.is_some() {
+            if self.skipped.is_some() {
                 return Ok(true);
             }
         }
         let sent = state.server.client.sent();
         let answers = match self.sample(state) {
             Err(Error::Refused { status, reason, .. }) if self.answers == 0 => {
-                self.skip_reason =
-                    Some(format!("the server rejected the request ({status}): {reason}"));
+                self.skipped = Some(rejected(status, &reason));
                 return Ok(true);
             }
             answers => answers?,
@@ -382,8 +410,12 @@ impl Check for DistributionCheck {
     }
 
     fn outcome(&mut self, state: &mut AuditState<'_>, threshold: f64) -> Result<Outcome> {
-        if let Some(skip_reason) = &self.skip_reason {
-            return Ok(Outcome::not_applicable(skip_reason.clone()));
+        match &self.skipped {
+            Some(Skipped::NotApplicable(reason)) => {
+                return Ok(Outcome::not_applicable(reason.clone()));
+            }
+            Some(Skipped::Ignored(curl)) => return Ok(ignored::outcome(curl.clone())),
+            None => {}
         }
         if let Some((request, text)) = &self.impossible {
             let prepared = self.prepared.as_ref().expect("there was an answer");
@@ -405,7 +437,9 @@ impl Check for DistributionCheck {
             true => smallest_found(&self.trail, state.options.tolerance, threshold),
             false => None,
         };
+        let ignored = self.ignored.as_mut().is_some_and(|ignored| ignored.is_ignored(threshold));
         let verdict = match peak >= threshold {
+            true if ignored => Verdict::Ignored,
             true => Verdict::Fault,
             // A power somewhat worse than the target is still worth reporting.
             false

@@ -36,7 +36,6 @@ pub enum Fault {
     SharedStream,
     /// The choices of a request use the same random numbers.
     SharedByChoices,
-    SeedIgnored,
     /// Ignores an end token inside a draft.
     EndSwallowed,
     /// Log-probabilities are shifted by one token.
@@ -49,6 +48,8 @@ pub enum Fault {
     GreedyDrafts,
     /// Usage counts drafted tokens.
     CountsDrafts,
+    /// Takes this parameter and ignores it.
+    Ignores(&'static str),
     /// Draws corrections from the target, and fails for good at a request with top-k.
     DiesOfTopK,
 }
@@ -308,6 +309,11 @@ impl State {
     }
 
     fn complete(&self, body: &Value) -> Value {
+        let mut body = body.clone();
+        if let (Fault::Ignores(param), Some(body)) = (self.fault, body.as_object_mut()) {
+            body.retain(|name, _| !name.contains(param));
+        }
+        let body = &body;
         let prompt = match &body["prompt"] {
             Value::String(text) => ids_of(text),
             ids => serde_json::from_value(ids.clone()).expect("ids"),
@@ -319,7 +325,7 @@ impl State {
             model::hash(&(body.to_string(), *come))
         };
         let max_tokens = body["max_tokens"].as_u64().unwrap_or(16) as usize;
-        let seeded = body["seed"].as_u64().filter(|_| self.fault != Fault::SeedIgnored);
+        let seeded = body["seed"].as_u64();
         let choices = body["n"].as_u64().unwrap_or(1);
         let mut parts = Vec::new();
         let mut counted = 0;

@@ -40,6 +40,19 @@ impl EndArgs {
     }
 }
 
+/// Parses a limit of tokens; 0 and -1 are no limit.
+pub fn token_limit(text: &str) -> Result<TokenLimit, String> {
+    match text.parse::<i64>() {
+        Ok(-1 | 0) => Ok(TokenLimit(None)),
+        Ok(tokens) if tokens > 0 => Ok(TokenLimit(usize::try_from(tokens).ok())),
+        _ => Err("expected a number of tokens, or 0 or -1 for no limit but the context".to_owned()),
+    }
+}
+
+/// Maximum number of tokens; `None` is only limited by the context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenLimit(pub Option<usize>);
+
 /// Replaces `\n`, `\t` and `\\`, which shells pass as they are; other escapes remain.
 fn unescape(text: &str) -> String {
     let mut out = String::new();
@@ -62,10 +75,20 @@ fn unescape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::unescape;
+    use super::{TokenLimit, token_limit, unescape};
 
     #[test]
     fn unescapes_newline_tab_and_backslash() {
         assert_eq!(unescape(r"a\n\tb\\n\x\"), "a\n\tb\\n\\x\\");
+    }
+
+    #[test]
+    fn reads_zero_and_minus_one_as_no_token_limit() {
+        for (text, limit) in [("0", None), ("-1", None), ("7", Some(7))] {
+            assert_eq!(token_limit(text), Ok(TokenLimit(limit)), "{text}");
+        }
+        for rejected in ["-2", "x", "1.5"] {
+            assert!(token_limit(rejected).unwrap_err().contains("-1 for no limit"), "{rejected}");
+        }
     }
 }

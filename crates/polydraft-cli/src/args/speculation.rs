@@ -18,13 +18,10 @@ pub struct SpeculationArgs {
     /// traversal, priority-block, spectr, specinfer, or walk:RULE with any rule of 'polydraft
     /// list'. With 'invariant' the output for a seed is the same for every draft and tree, at some
     /// loss of acceptance. 'none' decodes without speculation.
-    #[arg(
-        long,
-        value_name = "NAME",
-        default_value = "nested-priority",
-        value_parser = verifier,
-    )]
-    verifier: VerifierName,
+    ///
+    /// [default: nested-priority, or the best that is exact for --tree]
+    #[arg(long, value_name = "NAME", value_parser = verifier)]
+    verifier: Option<VerifierName>,
     /// Number of paths drafted per target pass.
     ///
     /// [default: chosen by --tree auto; with --depth, 2, or 1 for verifiers of one path]
@@ -113,8 +110,10 @@ pub fn with_rules(command: Command, rules: &RuleRegistry) -> Command {
 impl SpeculationArgs {
     /// Returns the options as a description.
     pub fn options(&self) -> SpeculationOptions {
+        let default = SpeculationOptions::default();
         SpeculationOptions {
-            verifier: self.verifier.0.clone(),
+            verifier: self.verifier.clone().map_or(default.verifier, |named| named.0),
+            verifier_by_tree: self.verifier.is_none(),
             paths: self.paths,
             depth: self.depth,
             tree: self.tree.clone(),

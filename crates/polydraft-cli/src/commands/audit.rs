@@ -27,7 +27,7 @@ use reference::ReferenceServer;
 /// also checks greedy outputs, penalties, biases, end tokens, stop strings, grammars,
 /// log-probabilities, seeds, streams and the independence of requests. The exit code is 0 for
 /// lossless as far as tested, 1 for a fault, 3 for too little data, and 2 if the audit could not be
-/// made.
+/// made. A setting that the server takes and ignores is reported as such, and is no fault.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -250,6 +250,7 @@ fn verdict_name(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Passed => "passed",
         Verdict::Fault => "FAULT",
+        Verdict::Ignored => "IGNORED",
         Verdict::NotEnoughData => "not enough data",
         Verdict::NotApplicable => "not applicable",
     }
@@ -295,13 +296,20 @@ fn fault_summary(report: &Report) -> String {
 
 fn print(report: &Report) {
     for finding in report.findings.iter().filter(|finding| !finding.outcome.evidence.is_empty()) {
-        anstream::println!("\n{}: requests that show the fault", finding.check);
+        anstream::println!("\n{}: requests that show it", finding.check);
         for evidence in &finding.outcome.evidence {
             anstream::println!("  # {}\n  {}", evidence.what, evidence.curl);
         }
     }
     if let Some(why) = &report.cut_short {
         anstream::println!("\nended early: {why}");
+    }
+    let ignored = report.ignored();
+    if !ignored.is_empty() {
+        anstream::println!(
+            "\nignored by the server, with and without drafts, so not a fault of speculation: {}",
+            ignored.join(", ")
+        );
     }
     let count = format!("{} requests in {:.0} s", report.requests, report.seconds);
     anstream::println!("\n{}; {count}\ntruth: {}", report.speculation, report.truth);
@@ -319,7 +327,7 @@ fn print(report: &Report) {
         match report.verdict {
             Verdict::Passed => format!("lossless as far as tested{power}"),
             Verdict::Fault => fault_summary(report),
-            Verdict::NotEnoughData | Verdict::NotApplicable => {
+            Verdict::NotEnoughData | Verdict::NotApplicable | Verdict::Ignored => {
                 format!("not enough data{power}; raise --requests, or give a --reference")
             }
         }

@@ -11,7 +11,9 @@ use polydraft_text::{Message, Rendering};
 
 use super::generate::printer::Printer;
 use super::generate::report::measured_speedup;
-use crate::args::{self, RunModelArgs, SamplingArgs, SpeculationArgs, TemplateArgs};
+use crate::args::{
+    self, RunModelArgs, SamplingArgs, SpeculationArgs, TemplateArgs, TokenLimit, token_limit,
+};
 use crate::interrupts::InterruptGuard;
 use crate::output::{ExitCode, Terminal, note, print_error};
 use input::{Input, Line};
@@ -42,10 +44,19 @@ pub struct Args {
     /// Ignore generation_config.json and the chat defaults of sampling.
     #[arg(hide_short_help = true, long)]
     ignore_published: bool,
-    /// Maximum number of tokens per answer; 0 is only limited by the context.
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 0)]
-    max_tokens: usize,
+    /// Maximum number of tokens per answer; 0 or -1 is only limited by the context.
+    #[arg(
+        long,
+        short = 'n',
+        value_name = "N",
+        default_value = "0",
+        allow_negative_numbers = true,
+        value_parser = token_limit,
+    )]
+    max_tokens: TokenLimit,
     /// Seed of all random decisions [default: random].
+    ///
+    /// With --learn FILE answers also depend on what the table has learned.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     #[command(flatten)]
@@ -84,7 +95,7 @@ pub fn run(args: Args) -> Result<()> {
     let mut session = run.session(args.seed, &Terminal)?;
     let mut conversation = Conversation {
         limits: Limits {
-            max_tokens: (args.max_tokens > 0).then_some(args.max_tokens),
+            max_tokens: args.max_tokens.0,
             end_tokens: session.run().models.language.answer_end_tokens(),
             stop: Vec::new(),
             stop_outside: None,

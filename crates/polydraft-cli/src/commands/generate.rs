@@ -14,7 +14,9 @@ use polydraft_files::FileKind;
 use polydraft_runtime::{Description, ModelOptions, Models, OutputOptions, Run};
 
 use super::score::TokenScore;
-use crate::args::{ChatArgs, EndArgs, RunModelArgs, SamplingArgs, SpeculationArgs};
+use crate::args::{
+    ChatArgs, EndArgs, RunModelArgs, SamplingArgs, SpeculationArgs, TokenLimit, token_limit,
+};
 use crate::interrupts::InterruptGuard;
 use crate::output::{self, Terminal, note};
 use printer::Printer;
@@ -79,9 +81,16 @@ pub struct Args {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Limits")]
 struct LimitArgs {
-    /// Maximum number of tokens to generate; 0 is only limited by the context.
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 128)]
-    max_tokens: usize,
+    /// Maximum number of tokens to generate; 0 or -1 is only limited by the context.
+    #[arg(
+        long,
+        short = 'n',
+        value_name = "N",
+        default_value = "128",
+        allow_negative_numbers = true,
+        value_parser = token_limit,
+    )]
+    max_tokens: TokenLimit,
     #[command(flatten)]
     ends: EndArgs,
 }
@@ -93,7 +102,8 @@ struct OutputArgs {
     ///
     /// In the first run, in later ones and beside other work: with a seed, draft and draft lengths
     /// are chosen by estimated costs, by those that 'polydraft bench model' stored, or by --costs
-    /// FILE, never by times that runs measure.
+    /// FILE, never by times that runs measure. With --learn FILE the output also depends on what
+    /// the table has learned.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// With --verifier none: give the output of --verifier invariant.
@@ -147,7 +157,7 @@ pub fn run(args: Args) -> Result<()> {
     engine.check_prompt(&tokens)?;
     let options = OutputOptions {
         limits: Limits {
-            max_tokens: (args.limits.max_tokens > 0).then_some(args.limits.max_tokens),
+            max_tokens: args.limits.max_tokens.0,
             end_tokens: args.limits.ends.tokens(args.chat.end_tokens(language)),
             stop: args.limits.ends.stop(),
             stop_outside: None,
@@ -205,7 +215,7 @@ impl Args {
         Description {
             models: ModelOptions {
                 template: self.chat.template(),
-                expected_tokens: (self.limits.max_tokens > 0).then_some(self.limits.max_tokens),
+                expected_tokens: self.limits.max_tokens.0,
                 is_seeded: self.output.seed.is_some(),
                 ..self.models.options()
             },
@@ -214,6 +224,12 @@ impl Args {
             published_sampling: self.chat.uses_published(),
         }
     }
+}
+
+fn missing_prompt() -> anyhow::Error {
+    UsageError::error(
+        "no prompt: give --prompt TEXT, --prompt-file FILE, or text on standard input",
+    )
 }
 
 fn read_prompt(prompt: Option<&str>, file: Option<&Path>) -> Result<String> {
@@ -231,12 +247,14 @@ fn read_prompt(prompt: Option<&str>, file: Option<&Path>) -> Result<String> {
         None => {
             let mut input = io::stdin().lock();
             if file.is_none() && input.is_terminal() {
-                return Err(UsageError::error(
-                    "no prompt: give --prompt TEXT, --prompt-file FILE, or text on standard input",
-                ));
+                return Err(missing_prompt());
             }
             let bytes = polydraft_files::read_stream(&mut input, FileKind::PROMPT)
                 .context("cannot read the prompt from standard input")?;
+            // Standard input is empty wherever no terminal is: in cron, in CI and in containers.
+            if file.is_none() && bytes.is_empty() {
+                return Err(missing_prompt());
+            }
             ("standard input".to_owned(), bytes)
         }
     };

@@ -14,16 +14,19 @@ use polydraft_server::{
 };
 use serde_json::{Map, Value};
 
-use crate::args::{EndArgs, RunModelArgs, SamplingArgs, SpeculationArgs, TemplateArgs, object};
+use crate::args::{
+    EndArgs, RunModelArgs, SamplingArgs, SpeculationArgs, TemplateArgs, TokenLimit, object,
+    token_limit,
+};
 use crate::interrupts;
 use crate::output::{Terminal, Verbosity, prints};
 
 /// Serve models over HTTP, for clients of OpenAI, Anthropic, Ollama and llama.cpp.
 ///
 /// Requests are decoded in batches, and each output has exactly the distribution, and for a seed
-/// exactly the text, that it has alone. Options of speculation and sampling are the defaults of
-/// requests. After Ctrl-C or SIGTERM the server lets running requests finish; a second signal stops
-/// it at once.
+/// exactly the text, that it has alone; with --learn the text also depends on what was learned.
+/// Options of speculation and sampling are the defaults of requests. After Ctrl-C or SIGTERM the
+/// server lets running requests finish; a second signal stops it at once.
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "\
@@ -228,11 +231,17 @@ enum LogFormatArg {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Limits")]
 struct LimitArgs {
-    /// Default maximum number of tokens of a request; 0 is only limited by the context.
+    /// Default maximum number of tokens of a request; 0 or -1 is only limited by the context.
     ///
     /// [default: 128 for completions, 0 for conversations]
-    #[arg(long, short = 'n', value_name = "N")]
-    max_tokens: Option<usize>,
+    #[arg(
+        long,
+        short = 'n',
+        value_name = "N",
+        allow_negative_numbers = true,
+        value_parser = token_limit,
+    )]
+    max_tokens: Option<TokenLimit>,
     #[command(flatten)]
     ends: EndArgs,
     /// Ignore generation_config.json, whose sampling settings are the defaults of conversations.
@@ -409,7 +418,7 @@ impl Args {
             serve_metrics: !server.no_metrics,
             max_logprobs: usize::try_from(server.max_logprobs).unwrap_or(usize::MAX),
             unload_after: (idle > 0).then(|| Duration::from_secs(60 * idle)),
-            max_tokens: limits.max_tokens,
+            max_tokens: limits.max_tokens.map(|limit| limit.0.unwrap_or(0)),
             stop: limits.ends.stop(),
             ignore_end_tokens: limits.ends.ignores_end(),
             ignore_published_sampling: limits.ignore_published,

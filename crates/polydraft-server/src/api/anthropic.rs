@@ -1,7 +1,7 @@
 //! Anthropic's interface, as far as it applies to text models.
 
 mod reply;
-mod request;
+pub mod request;
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Routes of llama.cpp's own interface, and similar ones of vLLM.
 
-mod completion;
+pub mod completion;
 mod props;
 mod reply;
 mod samplers;

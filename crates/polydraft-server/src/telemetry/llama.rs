@@ -114,6 +114,8 @@ mod tests {
         model.set_load(1, 2, 0.25);
         // A model that is loaded again continues with its counts.
         metrics.for_model(Some("a".into())).finish_sequence(Finish::Stopped, 2, Duration::ZERO);
+        model.abort_sequences(2);
+        model.fail_sequence();
         let text = metrics.render();
         for line in [
             "# TYPE llamacpp:prompt_tokens_total counter",
@@ -137,7 +139,8 @@ mod tests {
             "polydraft:spec_decode_num_accepted_tokens_per_pos_total\
              {model_name=\"a\",position=\"1\"} 1",
             "polydraft:request_success_total{model_name=\"a\",finished_reason=\"length\"} 1",
-            "polydraft:request_success_total{model_name=\"a\",finished_reason=\"abort\"} 1",
+            "polydraft:request_success_total{model_name=\"a\",finished_reason=\"abort\"} 3",
+            "polydraft:request_success_total{model_name=\"a\",finished_reason=\"error\"} 1",
             "polydraft:num_requests_waiting{model_name=\"a\"} 2",
             "polydraft:kv_cache_usage_perc{model_name=\"a\"} 0.25",
             "polydraft:e2e_request_latency_seconds_sum{model_name=\"a\"} 6",

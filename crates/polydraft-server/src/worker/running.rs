@@ -219,26 +219,26 @@ impl PromptScorer {
 
 impl RunningRequest {
     /// Scores a part of the prompt, if requested and incomplete. Then opens the first sequence.
-    pub fn score(&mut self, engine: &mut Engine, language: &Language) {
+    pub fn score(&mut self, engine: &mut Engine, language: &Language, telemetry: &Telemetry) {
         let Some(scorer) = &mut self.scorer else { return };
         match scorer.advance(engine) {
             Ok(None) => {}
             Ok(Some(scores)) => {
                 self.scorer = None;
                 self.job.send(Event::PromptScores { sequence: self.job.first, scores });
-                self.open_first(engine, language);
+                self.open_first(engine, language, telemetry);
             }
             Err(failure) => {
                 if let Some(mut scorer) = self.scorer.take() {
                     scorer.scorer.close(engine.target());
                 }
-                self.fail(failure);
+                self.fail(failure, telemetry);
             }
         }
     }
 
     /// Opens the first sequence.
-    pub fn open_first(&mut self, engine: &mut Engine, language: &Language) {
+    pub fn open_first(&mut self, engine: &mut Engine, language: &Language, telemetry: &Telemetry) {
         match Sequence::open(engine, language, &mut self.job.params, 0) {
             Ok(sequence) => {
                 if self.job.params.progress {
@@ -247,16 +247,17 @@ impl RunningRequest {
                 self.sequences.push(sequence);
                 self.opened = 1;
             }
-            Err(failure) => self.fail(failure),
+            Err(failure) => self.fail(failure, telemetry),
         }
     }
 
     /// Fails the request.
-    pub fn fail(&mut self, failure: Failure) {
+    pub fn fail(&mut self, failure: Failure, telemetry: &Telemetry) {
         match self.sequences.first_mut() {
             Some(sequence) => sequence.failure = Some(failure),
             None => {
                 self.opened = self.job.params.count;
+                telemetry.fail_sequence();
                 self.job.send(Event::Failed(failure));
             }
         }
@@ -323,6 +324,7 @@ impl RunningRequest {
                 }
                 (Some(failure), _) | (None, Err(failure)) => {
                     self.opened = self.job.params.count;
+                    telemetry.fail_sequence();
                     self.job.send(Event::Failed(self.grammar_failure(mask).unwrap_or(failure)));
                 }
             }
@@ -342,6 +344,8 @@ impl RunningRequest {
             scorer.close(engine.target());
         }
         if let Some(failure) = failure {
+            let unopened = self.job.params.count.saturating_sub(self.opened);
+            telemetry.abort_sequences(self.sequences.len() + unopened);
             self.job.send(Event::Failed(failure));
         }
         for sequence in self.sequences {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::answer::Key;
 use crate::error::Result;
-use crate::probe;
+use crate::probe::{self, GrammarForm};
 use crate::prompts::Kind;
 use crate::server::Grammar;
 use crate::setting::{Cell, Counting, Setting};
@@ -50,6 +50,20 @@ pub struct Prepared {
     pub setting: Setting,
     pub openings: Vec<usize>,
     pub grammar: Option<Grammar>,
+}
+
+/// Reason why a case is not tested.
+pub enum Skipped {
+    /// The server lacks a capability, or rejects the setting.
+    NotApplicable(String),
+    /// The server takes the setting and ignores it, as this request shows.
+    Ignored(String),
+}
+
+impl From<&str> for Skipped {
+    fn from(reason: &str) -> Self {
+        Self::NotApplicable(reason.to_owned())
+    }
 }
 
 const ANSWER: &[Counting] = &[Counting::Answer];
@@ -147,11 +161,11 @@ impl Case {
     pub fn prepare(
         &self,
         state: &mut AuditState<'_>,
-    ) -> Result<std::result::Result<Prepared, String>> {
+    ) -> Result<std::result::Result<Prepared, Skipped>> {
         if !state.has_distributions() {
             let reason = "the server does not return its tokens, or no server returns their \
                 log-probabilities";
-            return Ok(Err(reason.to_owned()));
+            return Ok(Err(reason.into()));
         }
         let openings = state.choose(self.kind, self.openings)?;
         let mut grammar = None;
@@ -159,27 +173,37 @@ impl Case {
             SettingSource::Fixed(setting) => {
                 let narrowed = setting.top_k.is_some() || setting.min_p.is_some();
                 if narrowed && state.server.capabilities.top_k_off.is_none() {
-                    return Ok(Err("the server does not accept this parameter".to_owned()));
+                    return Ok(Err("the server does not accept this parameter".into()));
                 }
                 setting.clone()
             }
             SettingSource::Bias | SettingSource::Ends if !state.server.capabilities.ids => {
-                return Ok(Err("the server does not return token ids".to_owned()));
+                return Ok(Err("the server does not return token ids".into()));
             }
             SettingSource::Bias => bias(state, openings[0])?,
             SettingSource::Ends => match ends(state, openings[0], self.tokens)? {
                 Some(setting) => setting,
-                None => return Ok(Err("the server does not accept stop_token_ids".to_owned())),
+                None => return Ok(Err("the server does not accept stop_token_ids".into())),
             },
             SettingSource::Words => {
                 let Some(setting) = words(state, openings[0])? else {
-                    return Ok(Err("no prompt has probable words".to_owned()));
+                    return Ok(Err("no prompt has probable words".into()));
                 };
-                grammar = probe::grammar(&state.server, &setting, state.listener)?;
-                if grammar.is_none() {
-                    return Ok(Err(
-                        "the server accepts none of the known forms of grammars".to_owned()
-                    ));
+                // The least probable word: a server that ignores grammars rarely begins with it.
+                let last = setting.words.iter().next_back().cloned().into_iter().collect();
+                let probe = Setting { words: last, ..Setting::default() };
+                let request = state.continuation(openings[0], 1, &probe);
+                match probe::grammar(&state.server, &request, state.listener)? {
+                    GrammarForm::Applied(form) => grammar = Some(form),
+                    GrammarForm::Ignored(form) => {
+                        let curl = state.server.curl(&state.server.grammar_call(&request, form));
+                        return Ok(Err(Skipped::Ignored(curl)));
+                    }
+                    GrammarForm::Rejected => {
+                        return Ok(Err(
+                            "the server accepts none of the known forms of grammars".into()
+                        ));
+                    }
                 }
                 setting
             }

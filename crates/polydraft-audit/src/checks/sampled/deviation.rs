@@ -17,7 +17,11 @@ pub fn deviation(check: &DistributionCheck, state: &AuditState<'_>, outcome: &mu
         outcome.summary =
             format!("{} answers obey the grammar; {}", check.answers, outcome.summary);
     }
-    if outcome.verdict != Verdict::Fault {
+    if outcome.verdict == Verdict::Ignored {
+        outcome.summary =
+            format!("the server takes the setting and ignores it; {}", outcome.summary);
+    }
+    if !outcome.verdict.has_evidence() {
         return;
     }
     let Some(prepared) = &check.prepared else { return };

@@ -1,6 +1,7 @@
 //! `polydraft bench speed`: the settings to use for these models on this machine, the speed-up, and
 //! the reason.
 
+mod ratios;
 mod report;
 
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ use crate::interrupts::InterruptGuard;
 use crate::output::{self, Terminal};
 use crate::prompts::{self, PromptArgs};
 use crate::provenance::MadeBy;
+use ratios::{Measure, by_costs, by_time, interval, rate};
 pub use report::{Report, Row};
 
 /// Recommend settings for a target and its draft, with the speed-up and the reason.
@@ -46,14 +48,11 @@ pub struct Args {
     #[arg(long, short = 't', value_name = "T", default_value_t = 1.0)]
     temperature: f64,
     /// Number of tokens per generation.
-    #[arg(
-        long,
-        short = 'n',
-        default_value_t = 64,
-        value_parser = clap::value_parser!(u32).range(2..),
-    )]
-    max_tokens: u32,
-    /// Approximate duration in seconds; every method decodes at least one prompt.
+    ///
+    /// [default: 64; fewer, but at least 16, if --seconds is too short for three prompts]
+    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
+    max_tokens: Option<u32>,
+    /// Approximate duration in seconds; twice as long if three prompts need it.
     #[arg(
         long,
         value_name = "S",
@@ -89,6 +88,10 @@ const FIXED: [&str; 6] =
     ["paths:1,1", "paths:1,2", "paths:1,4", "paths:2,2", "paths:2,4", "paths:4,3"];
 /// Consecutive steps of a method: enough for its weights to be in the caches as when it runs alone.
 const STEPS: usize = 8;
+/// Tokens per generation, if there is time.
+const DEFAULT_TOKENS: usize = 64;
+/// Tokens per generation, however short the time is.
+const MIN_TOKENS: usize = 16;
 /// Maximum tokens of a tree, reserved after every sequence.
 const TREE: usize = 64;
 
@@ -151,8 +154,10 @@ pub fn run(args: Args) -> Result<()> {
         },
     );
     let prompts = prompts::encode(&prompts, &models)?;
-    let interrupted = measure_methods(&args, &costs, &mut models, &prompts, &mut methods)?;
-    let report = report(&args, &models, costs, &methods);
+    let max_tokens = max_tokens(&args, &costs, methods.len());
+    let interrupted =
+        measure_methods(&args, &costs, max_tokens, &mut models, &prompts, &mut methods)?;
+    let report = report(&args, &models, costs, max_tokens, &methods);
     if args.json {
         output::json(&report)?;
     } else {
@@ -188,11 +193,24 @@ fn fixed_trees(args: &Args) -> Result<Vec<PolicyKind>> {
     Ok(trees)
 }
 
+/// Returns the tokens of a generation: as given, or as many as leave time for three prompts, since
+/// an interval needs three. The mean method is assumed to take twice as long as plain decoding.
+fn max_tokens(args: &Args, costs: &Costs, methods: usize) -> usize {
+    let seconds = args.seconds as f64 / 3.0 / (2 * methods) as f64;
+    let in_time = seconds / costs.target.seconds(1, &StepContext::default());
+    match (args.max_tokens, args.outputs) {
+        (Some(given), _) => given as usize,
+        (None, Some(_)) => DEFAULT_TOKENS,
+        (None, None) => (in_time as usize).clamp(MIN_TOKENS, DEFAULT_TOKENS),
+    }
+}
+
 /// Decodes prompt by prompt until the time is up, interleaving all methods: a drift of the
 /// machine's speed affects all alike. Returns whether the user interrupted.
 fn measure_methods(
     args: &Args,
     costs: &Costs,
+    max_tokens: usize,
     models: &mut Models,
     prompts: &[Vec<Token>],
     methods: &mut [Method],
@@ -204,13 +222,15 @@ fn measure_methods(
         |generations: u64| args.outputs.map_or(start.elapsed().as_secs(), |_| generations).min(all);
     let bar = ProgressBar::new(all)
         .with_style(ProgressStyle::with_template("measuring [{bar:30}] {percent} %, {eta} left")?);
-    let limits = Limits { max_tokens: Some(args.max_tokens as usize), ..Limits::default() };
+    let limits = Limits { max_tokens: Some(max_tokens), ..Limits::default() };
     for number in 0.. {
-        if number > 0 && (done(number) == all || guard.is_interrupted()) {
+        let enough = number >= 3 || start.elapsed().as_secs() >= 2 * args.seconds;
+        let ends = done(number) == all && (args.outputs.is_some() || enough);
+        if number > 0 && (ends || guard.is_interrupted()) {
             break;
         }
         let prompt = &prompts[number as usize % prompts.len()];
-        let group = concurrent_sequences(models, prompt.len() + args.max_tokens as usize);
+        let group = concurrent_sequences(models, prompt.len() + max_tokens);
         // If memory does not suffice for all methods, they run in groups.
         for methods in methods.chunks_mut(group) {
             interleave(models, costs, prompt, methods, &limits, number)?;
@@ -276,7 +296,13 @@ fn interleave(
     Ok(())
 }
 
-fn report(args: &Args, models: &Models, costs: Costs, methods: &[Method]) -> Report {
+fn report(
+    args: &Args,
+    models: &Models,
+    costs: Costs,
+    max_tokens: usize,
+    methods: &[Method],
+) -> Report {
     let results: Vec<Row> = methods.iter().map(|method| row(method, &methods[0])).collect();
     let fastest =
         results.iter().max_by(|a, b| a.ratio.total_cmp(&b.ratio)).map_or(&results[0], |row| row);
@@ -287,6 +313,7 @@ fn report(args: &Args, models: &Models, costs: Costs, methods: &[Method]) -> Rep
         draft: models.engine.drafter_name().unwrap_or_default().to_owned(),
         temperature: args.temperature,
         generations: methods[0].generations.len(),
+        max_tokens,
         fastest: fastest.tree.clone(),
         costs,
         results,
@@ -314,58 +341,6 @@ fn row(method: &Method, plain: &Method) -> Row {
             .is_some()
             .then(|| rate(&method.generations, by_costs)),
     }
-}
-
-/// Gain and time of a generation; their ratio is compared.
-type Measure = fn(&Statistics) -> (f64, f64);
-
-/// Returns tokens, and seconds.
-fn by_time(generation: &Statistics) -> (f64, f64) {
-    (generation.tokens as f64, generation.total_time.as_secs_f64())
-}
-
-/// Returns the seconds of plain decoding and the actual seconds, both estimated from the costs of
-/// passes.
-fn by_costs(generation: &Statistics) -> (f64, f64) {
-    generation
-        .choices
-        .as_ref()
-        .map_or((0.0, 0.0), |choices| (choices.plain_seconds, choices.seconds))
-}
-
-/// Returns the ratio of total gain to total time. Interleaving exposes all methods to the same
-/// disturbances, so no median is needed; lucky and unlucky generations count alike.
-fn rate<'s>(generations: impl IntoIterator<Item = &'s Statistics>, measure: Measure) -> f64 {
-    let add = |(amount, seconds): (f64, f64), generation: (f64, f64)| {
-        (amount + generation.0, seconds + generation.1)
-    };
-    let (amount, seconds) = generations.into_iter().map(measure).fold((0.0, 0.0), add);
-    amount / seconds
-}
-
-/// Half the width of the 95 % interval of a ratio of rates, from the same texts by both methods.
-/// `None` with fewer than three.
-///
-/// Source: Tukey's jackknife: the spread of the ratios that leave out one text each.
-fn interval(generations: &[Statistics], plain: &[Statistics]) -> Option<f64> {
-    /// Quantiles of Student's distribution for 2 to 10 degrees of freedom.
-    const STUDENT: [f64; 9] = [4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23];
-    let count = generations.len();
-    if count < 3 {
-        return None;
-    }
-    let without = |all: &[Statistics], left_out: usize| {
-        let kept = all.iter().enumerate().filter(|(number, _)| *number != left_out);
-        rate(kept.map(|(_, statistics)| statistics), by_time)
-    };
-    let ratios: Vec<f64> =
-        (0..count).map(|one| without(generations, one) / without(plain, one)).collect();
-    let mean = ratios.iter().sum::<f64>() / count as f64;
-    let squares: f64 = ratios.iter().map(|ratio| (ratio - mean).powi(2)).sum();
-    let deviation = (squares * (count - 1) as f64 / count as f64).sqrt();
-    // 1.96 for many, and within 0.01 of the quantile above ten.
-    let quantile = STUDENT.get(count - 3).copied().unwrap_or(1.96 + 2.6 / (count - 1) as f64);
-    Some(quantile * deviation)
 }
 
 /// Returns [`Report::tried_before`] in absolute terms.
@@ -462,18 +437,6 @@ mod tests {
             settings,
             generations: speeds.iter().map(generation).collect(),
         }
-    }
-
-    #[test]
-    fn intervals_cover_the_spread_between_texts() {
-        let plain = method("none", &[10, 10, 10, 10]).generations;
-        let even = interval(&method("a", &[12, 12, 12, 12]).generations, &plain).unwrap();
-        assert!(even < 1e-9);
-        // For equal times the jackknife is the standard error of the mean.
-        let uneven = interval(&method("a", &[10, 14, 10, 14]).generations, &plain).unwrap();
-        let expected = 3.18 * (0.04 * 4.0 / 3.0 / 4.0_f64).sqrt();
-        assert!((uneven - expected).abs() < 1e-9, "{uneven} {expected}");
-        assert_eq!(interval(&plain[..2], &plain[..2]), None);
     }
 
     #[test]

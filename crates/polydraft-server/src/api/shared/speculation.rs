@@ -67,19 +67,25 @@ pub fn resolve(
         let served = model.draft.as_deref().unwrap_or("none");
         return Err(invalid(format!("speculation: expected the draft {served:?}, got {draft:?}")));
     }
-    let verifier = match verifier {
-        None => default.verifier,
-        Some(name) => name.parse().map_err(|error| invalid(in_field("verifier", &error)))?,
-    };
+    let named: Option<VerifierKind> = verifier
+        .map(|name| name.parse().map_err(|error| invalid(in_field("verifier", &error))))
+        .transpose()?;
     let temperatures = draft_temperature.map(OneOrMany::into_vec);
     let (sampling, per_path) = draft_sampling(model, sampling, temperatures).map_err(&invalid)?;
-    let tree = match (tree, per_path.len()) {
-        (None, 0) => default.tree.clone(),
+    let tree_for = |verifier: &VerifierKind| match (&tree, per_path.len()) {
+        (None, 0) => Ok(default.tree.clone()),
         (None, drafts) => match &default.tree {
-            tree @ PolicyKind::Distinct(distinct) if distinct.drafts == drafts => tree.clone(),
-            _ => PolicyKind::default_for(&verifier, drafts),
+            tree @ PolicyKind::Distinct(distinct) if distinct.drafts == drafts => Ok(tree.clone()),
+            _ => Ok(PolicyKind::default_for(verifier, drafts)),
         },
-        (Some(name), _) => parse_tree(model, &name, &verifier).map_err(invalid)?,
+        (Some(name), _) => parse_tree(model, name, verifier),
+    };
+    let (verifier, tree) = match named {
+        Some(verifier) => {
+            let tree = tree_for(&verifier).map_err(invalid)?;
+            (verifier, tree)
+        }
+        None => choose_verifier(&default.verifier, tree_for).map_err(invalid)?,
     };
     let drafts = |tree: &PolicyKind| match tree {
         PolicyKind::Distinct(distinct) => distinct.drafts,
@@ -103,6 +109,24 @@ pub fn resolve(
     check_tree_size(&tree, model.vocabulary)
         .map_err(|problem| invalid(format!("speculation: {problem}")))?;
     Ok(Some(Speculation { verifier, tree, sampling, each }))
+}
+
+/// Returns the server's verifier with the tree for it, or the best verifier that is exact for the
+/// tree if the server's is not.
+fn choose_verifier(
+    default: &VerifierKind,
+    tree_for: impl Fn(&VerifierKind) -> Result<PolicyKind, String>,
+) -> Result<(VerifierKind, PolicyKind), String> {
+    let tree = tree_for(default)?;
+    if tree.is_supported_by(default) {
+        return Ok((default.clone(), tree));
+    }
+    let mut others = VerifierKind::by_preference()
+        .filter_map(|other| Some((tree_for(&other).ok()?, other)))
+        .filter(|(tree, other)| tree.is_supported_by(other));
+    let Some((tree, other)) = others.next() else { return Ok((default.clone(), tree)) };
+    log::info!("{default} is not exact for the tree {tree} of a request: using {other}");
+    Ok((other, tree))
 }
 
 /// Builds verifiers and trees for `count` sequences of a prompt.

@@ -22,6 +22,9 @@ pub struct Report {
     /// Number of generations per method; named as in the stored records.
     #[serde(rename = "texts")]
     pub generations: usize,
+    /// Maximum tokens per generation; 0 in records that do not state it.
+    #[serde(default)]
+    pub max_tokens: usize,
     /// Costs of passes.
     pub costs: Costs,
     /// Results of plain decoding, the adaptive tree, and the fixed trees.
@@ -73,8 +76,14 @@ impl Report {
         let mut out = std::io::stdout().lock();
         writeln!(
             out,
-            "{}\n{} with {}, temperature {}, {} generations per method\n",
-            self.made_by.machine, self.target, self.draft, self.temperature, self.generations
+            "{}\n{} with {}, temperature {}, {} generations of {} tokens per \
+             method\n",
+            self.made_by.machine,
+            self.target,
+            self.draft,
+            self.temperature,
+            self.generations,
+            self.max_tokens
         )?;
         writeln!(
             out,
