@@ -18,8 +18,6 @@ use crate::error::{Bytes, Error, Result};
 use crate::family::gguf::{assistant, block, config_from_gguf, gguf_architectures};
 use crate::family::mtp::rename_mtp_tensor;
 use crate::family::multimodal;
-use crate::head::mtp_file::is_mtp_file;
-use crate::names::Names;
 use crate::precision::{MatrixUse, Precision};
 use crate::weights::{TensorHeader, Weights};
 
@@ -272,14 +270,6 @@ pub fn is_gguf(path: &Path) -> bool {
     path.extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf")) || begins_so()
 }
 
-/// Reduces the number of MTP modules to those that have tensors.
-pub(crate) fn count_mtp_modules(config: &mut Config, has: impl Fn(&str) -> bool) {
-    let Names { layers, mtp, .. } = config.names;
-    let is_there = |layer: &usize| has(&format!("{layers}.{layer}.{}.weight", mtp.join));
-    let first = config.mtp_layer_numbers().step_by(config.layers_per_mtp_module().len());
-    config.mtp_modules = first.take_while(is_there).count();
-}
-
 /// Renames the tensors of a directory to the names of its family.
 fn rename(config: &Config, weights: &mut Weights) {
     if config.is_multimodal {
@@ -299,7 +289,15 @@ pub(crate) fn open(path: &Path) -> Result<(Config, Language, Weights)> {
         false => open_directory(path)?,
     };
     // Files may omit MTP modules.
-    count_mtp_modules(&mut config, |name| weights.has(name));
+    config.count_mtp_modules(|name| weights.has(name));
+    if is_gguf(path)
+        && config.has_mtp_only(weights.tensors().iter().map(|tensor| tensor.name.as_str()))
+    {
+        let problem = "expected a model, got multi-token prediction (MTP) layers, which draft for \
+                       the model that they lie beside"
+            .to_owned();
+        return Err(Error::File { path: path.to_owned(), problem });
+    }
     Ok((config, language, weights))
 }
 
@@ -334,11 +332,6 @@ fn open_file(path: &Path) -> Result<(Config, Language, Weights)> {
     }
     let gguf = Gguf::open(path)?;
     let invalid = |problem| Error::File { path: path.to_owned(), problem };
-    if is_mtp_file(path) {
-        let problem = "expected a model, got multi-token prediction (MTP) layers, which draft for \
-                       the model that they lie beside";
-        return Err(invalid(problem.to_owned()));
-    }
     if let Some(found) = config_from_gguf(&gguf) {
         let (config, permuted) = found.map_err(invalid)?;
         let language = Language::from_gguf(&gguf, config.vocabulary)?;

@@ -264,7 +264,10 @@ impl Models {
 
     /// Unloads a model that no other request uses and that can be loaded again.
     pub async fn unload(&self, model: Arc<LoadedModel>) {
-        let is_it = |slot: &&Arc<Slot>| matches!(&*slot.state(), State::Loaded(loaded, _) if Arc::ptr_eq(loaded, &model));
+        let is_it = |slot: &&Arc<Slot>| match &*slot.state() {
+            State::Loaded(loaded, _) => Arc::ptr_eq(loaded, &model),
+            _ => false,
+        };
         let slot = self.slots.iter().find(is_it).filter(|slot| slot.entry.bytes > 0).cloned();
         drop(model);
         if let Some(slot) = slot {

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::{Config, LayerBlocks};
+use crate::names::Names;
 
 /// A layer of an MTP module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +37,20 @@ impl Config {
     /// Whether there are MTP modules that can draft: modules without recurrent layers.
     pub(crate) fn can_draft_with_mtp(&self) -> bool {
         self.mtp_modules > 0 && self.layers_per_mtp_module().iter().all(|layer| !layer.recurrent)
+    }
+
+    /// Reduces the number of MTP modules to those that have tensors: files may omit some.
+    pub(crate) fn count_mtp_modules(&mut self, has: impl Fn(&str) -> bool) {
+        let Names { layers, mtp, .. } = self.names;
+        let is_there = |layer: &usize| has(&format!("{layers}.{layer}.{}.weight", mtp.join));
+        let first = self.mtp_layer_numbers().step_by(self.layers_per_mtp_module().len());
+        self.mtp_modules = first.take_while(is_there).count();
+    }
+
+    /// Whether these tensors are those of MTP modules without their model.
+    pub(crate) fn has_mtp_only<'n>(&self, mut names: impl Iterator<Item = &'n str>) -> bool {
+        let first = format!("{}.0.", self.names.layers);
+        self.mtp_modules > 0 && !names.any(|name| name.starts_with(&first))
     }
 
     /// Appends the layers of the first MTP module to the model's layers.

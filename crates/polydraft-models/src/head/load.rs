@@ -15,14 +15,13 @@ use super::config::{FeatureNorms, HeadConfig, Kind, NAMES};
 use super::hidden_states::{default_hidden_states, states_after};
 use super::net::{Combine, Join, Net};
 use super::options::HeadOptions;
-use super::target::HeadTarget;
+use super::target::{HeadTarget, target_output_rows};
 use super::{mtp, mtp_file, source};
 use crate::config::{Config, Positions, QkNorm};
 use crate::description::{TensorSizes, check_memory, is_gguf};
 use crate::error::{Error, Result};
 use crate::family::gguf::eagle3;
 use crate::linear::{Linear, Matrix};
-use crate::precision::Precision;
 use crate::transformer::load::Loader;
 use crate::transformer::norms::Norms;
 use crate::transformer::{PositionEncoding, Transformer};
@@ -414,17 +413,6 @@ pub(super) fn output(
         true => Ok(Arc::clone(target.lm_head())),
         false => target_output_rows(target, &tokens.ids, loader.precision),
     }
-}
-
-/// Copies rows of the target's output matrix, quantised if that takes fewer bytes.
-pub(super) fn target_output_rows(
-    target: &Transformer,
-    ids: &[Token],
-    precision: Precision,
-) -> Result<Arc<Matrix>> {
-    let rows = target.lm_head().select(ids)?;
-    let rounded = rows.rounded(precision, None)?;
-    Ok(Arc::new(if rounded.bytes() < rows.bytes() { rounded } else { rows }))
 }
 
 /// Error for a missing tensor whose counterpart in the target has another width.

@@ -21,9 +21,9 @@ use polydraft_engine::{HiddenState, HiddenStates, Model};
 use polydraft_kernels::available_memory;
 
 use super::DraftHead;
-use super::load::target_output_rows;
 use super::net::{Join, Net};
 use super::options::HeadOptions;
+use super::target::target_output_rows;
 use crate::cache::CacheIndex;
 use crate::config::{Config, Positions};
 use crate::description::{TensorSizes, check_memory, open};

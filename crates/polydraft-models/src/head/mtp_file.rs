@@ -6,7 +6,7 @@ use std::path::Path;
 use polydraft_gguf::Gguf;
 
 use crate::config::Config;
-use crate::description::{count_mtp_modules, is_gguf};
+use crate::description::is_gguf;
 use crate::error::{Error, Result};
 use crate::family::gguf::config_from_gguf;
 use crate::weights::{TensorHeader, Weights};
@@ -16,10 +16,10 @@ fn open(path: &Path) -> Option<(Config, Weights)> {
     let gguf = is_gguf(path).then(|| Gguf::open(path).ok()).flatten()?;
     let (mut config, permuted) = config_from_gguf(&gguf)?.ok()?;
     let weights = Weights::from_family_file(gguf, permuted).ok()?;
-    count_mtp_modules(&mut config, |name| weights.has(name));
-    let first = format!("{}.0.", config.names.layers);
-    let is_model = weights.tensors().iter().any(|tensor| tensor.name.starts_with(&first));
-    (config.mtp_modules > 0 && !is_model).then_some((config, weights))
+    config.count_mtp_modules(|name| weights.has(name));
+    let tensors = weights.tensors();
+    let has_only = config.has_mtp_only(tensors.iter().map(|tensor| tensor.name.as_str()));
+    has_only.then_some((config, weights))
 }
 
 /// Whether a path is a GGUF file with the MTP layers of a model, and without its other layers.
@@ -44,7 +44,8 @@ pub(super) fn open_for(path: &Path, target: &Config) -> Result<Option<(Config, W
     }
     let shown = |(architecture, layers, hidden, heads, vocabulary)| {
         format!(
-            "{architecture} with {layers} layers, {hidden} hidden numbers, {heads} heads, {vocabulary} tokens"
+            "{architecture} with {layers} layers, {hidden} hidden numbers, {heads} heads, \
+             {vocabulary} tokens"
         )
     };
     let problem =

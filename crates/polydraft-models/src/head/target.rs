@@ -1,10 +1,15 @@
 //! The target that a draft head is loaded for.
 
+use std::sync::Arc;
+
+use polydraft::Token;
 use polydraft_engine::{HiddenState, HiddenStates, Model, ModelInfo, capture_hidden_states};
 
 use crate::error::Result;
+use crate::linear::Matrix;
 use crate::load::EmbeddingAndOutput;
 use crate::model::TransformerModel;
+use crate::precision::Precision;
 use crate::transformer::Transformer;
 
 /// The target of a draft head, with the tensors that the draft head may share with it.
@@ -44,4 +49,15 @@ impl HeadTarget<'_> {
         }
         Ok(())
     }
+}
+
+/// Copies rows of the target's output matrix, quantised if that takes fewer bytes.
+pub(super) fn target_output_rows(
+    target: &Transformer,
+    ids: &[Token],
+    precision: Precision,
+) -> Result<Arc<Matrix>> {
+    let rows = target.lm_head().select(ids)?;
+    let rounded = rows.rounded(precision, None)?;
+    Ok(Arc::new(if rounded.bytes() < rows.bytes() { rounded } else { rows }))
 }

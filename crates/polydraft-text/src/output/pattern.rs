@@ -40,9 +40,9 @@ pub(crate) struct Slots {
 /// Maximum bytes of an id or a parameter's name.
 const MAX_SLOT: usize = 256;
 
-/// Matches a pattern at the start of a text. A name is one of `names`, a parameter's name preferably
-/// so; a slot that is filled already, or occurs twice, has the same content. `complete` is whether
-/// no text follows.
+/// Matches a pattern at the start of a text. A name is one of `names`, a parameter's name
+/// preferably so; a slot that is filled already, or occurs twice, has the same content. `complete`
+/// is whether no text follows.
 pub(crate) fn matches(
     pieces: &[Piece],
     text: &str,

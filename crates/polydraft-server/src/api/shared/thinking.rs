@@ -40,8 +40,8 @@ pub struct Thinking {
 /// Deserializes a number of tokens. The error names the parameter: in flattened structures the path
 /// does not.
 fn budget<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
-    let value: Option<serde_json::Value> = Option::deserialize(deserializer)?;
-    let number = |value: serde_json::Value| {
+    let value: Option<Value> = Option::deserialize(deserializer)?;
+    let number = |value: Value| {
         let number = value.as_i64().or_else(|| {
             value.as_f64().filter(|number| number.fract() == 0.0).map(|number| number as i64)
         });
