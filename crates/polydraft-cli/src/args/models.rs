@@ -30,8 +30,8 @@ pub struct ModelArgs {
     /// that some models have. 'ngram' uses the n-grams of the sequence and needs no model. 'none'
     /// decodes without a draft. May be repeated: each draft then draws its own path, which needs a
     /// verifier for distinct drafts, such as specinfer. [default: the draft of the demo pair if no
-    /// target is given; otherwise 'mtp' if the target has such a layer, 'self' for f32 and bf16
-    /// weights if the output is long enough to repay making the copy, or 'ngram']
+    /// target is given; otherwise a draft head that lies beside the target, 'mtp' if it has such a
+    /// layer, 'self' for f32 and bf16 weights if the output is long enough to repay making the copy, or 'ngram']
     #[arg(long, value_name = "MODEL")]
     draft: Vec<String>,
     /// Also use the n-grams of this file with --draft ngram.

@@ -118,11 +118,13 @@ fn is_copy(path: &str) -> bool {
 /// matrix, or a draft that lies beside its target.
 fn is_model(path: &str) -> bool {
     const DRAFTS: [&str; 5] = ["mtp-", "dflash-", "dspark-", "eagle3-", "draft-"];
+    const KINDS: [&str; 4] = ["-assistant", "-eagle3", "-dflash", "-dspark"];
     let name = name(path).to_ascii_lowercase();
     name.ends_with(".gguf")
         && !name.contains("mmproj")
         && !name.contains("imatrix")
         && !DRAFTS.iter().any(|start| name.starts_with(start))
+        && !KINDS.iter().any(|kind| name.contains(kind))
         && split_part(path).is_none_or(|(_, number, _)| number == "00001")
 }
 
@@ -218,6 +220,7 @@ mod tests {
             "mmproj-X-7B-F16.gguf",
             "mtp-X-7B-Q8_0.gguf",
             "dflash-X-7B-F16.gguf",
+            "X-7B-assistant-Q4_K_M.gguf",
         ];
         let find = |tag| choose(&files, tag).map(|choice| choice.gguf.unwrap());
         for (tag, expected) in [
