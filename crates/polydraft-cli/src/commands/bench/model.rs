@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(
         long,
         value_name = "N,..",
-        default_value = "1,2,4,8,16,32",
+        default_value = "1,2,4,8,16,32,64",
         value_delimiter = ',',
         value_parser = RangedU64ValueParser::<usize>::new().range(1..=256),
     )]
