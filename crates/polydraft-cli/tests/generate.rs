@@ -311,18 +311,17 @@ fn errors_name_invalid_model() {
         file.set_len(1000).unwrap();
     });
     try_draft(spoilt.path(), &["model.safetensors", "1000 bytes"]);
-    // Another vocabulary: the last token has another name.
+    // Another vocabulary, without a token in common.
     let spoilt = copy(|d| {
         let path = d.join("tokenizer.json");
         let mut json: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-        let vocabulary = json["model"]["vocab"].as_object_mut().unwrap();
-        let token = vocabulary.iter().find(|(_, id)| **id == 4095).unwrap().0.clone();
-        vocabulary.remove(&token);
-        vocabulary.insert("unheard-of".to_owned(), 4095.into());
+        let renamed = (0..4096).map(|id| (format!("zq{id}"), id.into())).collect();
+        json["model"]["vocab"] = Value::Object(renamed);
+        json["added_tokens"] = Value::Array(Vec::new());
         json["model"]["merges"] = Value::Array(Vec::new());
         fs::write(&path, json.to_string()).unwrap();
     });
-    try_draft(spoilt.path(), &["4096 tokens", "4095", "unheard-of"]);
+    try_draft(spoilt.path(), &["4096 tokens", "zq0", "only 0 % of the smaller vocabulary"]);
     // An invalid demo path is reported, not replaced.
     let output =
         command(&["--prompt", "x"]).env("POLYDRAFT_DEMO", "/no/such/demo").output().unwrap();

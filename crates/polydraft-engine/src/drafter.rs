@@ -11,6 +11,7 @@ mod kind;
 mod mixed;
 mod model;
 pub mod ngram;
+mod translated;
 
 use polydraft::{Distribution, NodeId, Sampling};
 
@@ -20,6 +21,7 @@ pub use combined::CombinedDrafter;
 pub use kind::DrafterKind;
 pub use model::ModelDrafter;
 use ngram::LearningNgrams;
+pub use translated::{Pieces, TranslatedDrafter, TranslatedVocabulary, Translation};
 
 /// Input of a drafter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -34,7 +34,10 @@ pub mod stop;
 pub mod table;
 mod trace;
 pub use costs::{CostMeasurement, RequestFactory};
-pub use drafter::{CombinedDrafter, Drafter, DrafterInput, DrafterKind, ModelDrafter};
+pub use drafter::{
+    CombinedDrafter, Drafter, DrafterInput, DrafterKind, ModelDrafter, Pieces, TranslatedDrafter,
+    TranslatedVocabulary, Translation,
+};
 pub use emitted::{Emitted, Origin, OutputChunk};
 pub use engine::Engine;
 pub use error::{Error, Result};

@@ -10,3 +10,4 @@ mod learning;
 mod observers;
 mod processors;
 mod threads;
+mod translated;

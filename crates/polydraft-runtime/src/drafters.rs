@@ -3,10 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use polydraft::Token;
 use polydraft_engine::drafter::ngram::{self, SharedNgrams};
-use polydraft_engine::{CombinedDrafter, Drafter, DrafterKind, ModelDrafter};
+use polydraft_engine::{
+    CombinedDrafter, Drafter, DrafterKind, Model, ModelDrafter, TranslatedDrafter,
+};
 use polydraft_models::{HeadOptions, Precision, load_block_head, load_head, load_mtp, read_tokens};
 use polydraft_text::Language;
 
@@ -16,6 +18,7 @@ use crate::message::{OptionName, message};
 use crate::models::advise;
 use crate::plan::Plan;
 use crate::tables;
+use crate::translation::{Translated, translate};
 use crate::usage::Usage;
 
 /// Creates the drafters of a plan.
@@ -59,8 +62,8 @@ impl Drafters<'_, '_> {
             Draft::Model(files) => {
                 let tokens = self.tokens(target.language())?;
                 let backend = plan.backend(plan.draft_backend(files)?);
-                let (model, _) = backend.load_draft(&files.path, tokens.as_deref())?;
-                Box::new(ModelDrafter::new(model, &target.info().vocabulary)?)
+                let (model, language) = backend.load_draft(&files.path, tokens.as_deref())?;
+                self.model(model, &language, target)?
             }
             Draft::Mtp => {
                 let (path, options) = (&plan.target.path, self.head_options(target.language())?);
@@ -73,6 +76,37 @@ impl Drafters<'_, '_> {
                 self.head(files, is_block_head, target).context("loading the draft head")?
             }
         })
+    }
+
+    /// Drafter of a model, whose tokens are translated if they are not the target's.
+    fn model(
+        &self,
+        model: Box<dyn Model>,
+        language: &Language,
+        target: &dyn LoadedTarget,
+    ) -> Result<Box<dyn Drafter>> {
+        let vocabulary = &target.info().vocabulary;
+        let Err(differs) = vocabulary.check_draft(&model.info().vocabulary) else {
+            return Ok(Box::new(ModelDrafter::new(model, vocabulary)?));
+        };
+        let draft = (language, model.info().vocabulary.size());
+        match translate((target.language(), vocabulary.size()), draft) {
+            Translated::No => Err(differs.into()),
+            Translated::TooFew(shared) => bail!(
+                "{differs}. Translated, it would not pay: only {:.0} % of the smaller vocabulary's \
+                 tokens are in both",
+                100.0 * shared
+            ),
+            Translated::Yes(translation) => {
+                let note = format!(
+                    "note: the draft has another tokenizer: its tokens are translated; both have \
+                     {:.0} % of those of the smaller vocabulary",
+                    100.0 * translation.shared()
+                );
+                self.plan.listener.note(&note.into());
+                Ok(Box::new(TranslatedDrafter::new(model, translation)))
+            }
+        }
     }
 
     fn head(

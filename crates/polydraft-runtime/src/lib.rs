@@ -36,6 +36,7 @@ mod speculation;
 mod table_saver;
 pub mod tables;
 mod target;
+mod translation;
 mod tree;
 mod usage;
 
@@ -56,5 +57,6 @@ pub use session::{OutputOptions, RunSession};
 pub use speculation::{Speculation, SpeculationOptions};
 pub use table_saver::TableSaver;
 pub use target::ResolvedTarget;
+pub use translation::{Translated, translate};
 pub use tree::{AcceptanceFile, check_draft_count, explain_incompatible};
 pub use usage::{Advice, Usage, explain};

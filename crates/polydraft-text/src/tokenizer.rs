@@ -4,6 +4,7 @@ mod around;
 mod bytes;
 mod growth;
 mod long;
+mod pieces;
 mod tekken;
 mod vocabulary_files;
 
@@ -191,6 +192,12 @@ impl Tokenizer {
             is_free
         });
         found
+    }
+
+    /// Returns the special tokens with their strings.
+    pub fn special_tokens(&self) -> impl Iterator<Item = (String, Token)> + '_ {
+        let tokenizer = &self.inner.tokenizer;
+        self.inner.special.iter().filter_map(|token| Some((tokenizer.id_to_token(*token)?, *token)))
     }
 
     /// Returns the vocabulary of a model whose embedding has `rows` rows. Rows after the

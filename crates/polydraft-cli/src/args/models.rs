@@ -23,7 +23,7 @@ pub struct ModelArgs {
     target: Option<String>,
     /// Draft: a model, a draft head, self, mtp, ngram or none.
     ///
-    /// A model must have the target's vocabulary. A draft head is one trained for the target
+    /// The tokens of a model with another tokenizer are translated. A draft head is one trained for the target
     /// (EAGLE, DFlash, DSpark). A table of n-grams is a file written by 'polydraft learn'. 'self'
     /// quantises the target's own weights to the first of q5_1, q4_1 and q4_0 that is much smaller
     /// than the target; 'self:TYPE' names the type. 'mtp' uses the multi-token prediction layer

@@ -15,7 +15,8 @@ use polydraft_models::{
 };
 use polydraft_runtime::message::command_line;
 use polydraft_runtime::{
-    Corpus, Draft, Ngrams, check_self_draft, default_precision, describe_gguf, model_files, tables,
+    Corpus, Draft, Ngrams, Translated, check_self_draft, default_precision, describe_gguf,
+    model_files, tables, translate,
 };
 use serde::Serialize;
 
@@ -123,6 +124,9 @@ struct DraftReport {
     problem: Option<String>,
     /// Size of a quantised self-draft in bytes.
     copy_bytes: Option<u64>,
+    /// Share of common tokens, if the draft has another tokenizer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shared_tokens: Option<f64>,
     /// Kind and hidden states of a draft head.
     head: Option<String>,
     /// Training data of an n-gram table.
@@ -341,6 +345,9 @@ impl Report {
                         count(draft.parameters)
                     ),
                 };
+            let shared =
+                draft.shared_tokens.map(|n| format!("; {:.0} % of tokens in both", 100.0 * n));
+            let description = description + shared.as_deref().unwrap_or_default();
             line("draft", draft.directory.clone())?;
             line(
                 "",
@@ -390,15 +397,24 @@ impl DraftReport {
             fits: problem.is_none(),
             problem,
             copy_bytes: None,
+            shared_tokens: None,
             head: None,
             table: None,
         }
     }
 
     fn model(target: &Description, draft: &Description) -> Self {
+        let size = |model: &Description| model.language.vocabulary.size();
         let checked = target.language.vocabulary.check_draft(&draft.language.vocabulary);
-        let problem = checked.err().map(|e| e.to_string());
-        Self::usable(draft.directory.display().to_string(), draft.parameters, problem)
+        let translated =
+            || translate((&target.language, size(target)), (&draft.language, size(draft)));
+        let (problem, shared) = match checked.map_err(|error| (error, translated())) {
+            Ok(()) => (None, None),
+            Err((_, Translated::Yes(translation))) => (None, Some(translation.shared())),
+            Err((error, _)) => (Some(error.to_string()), None),
+        };
+        let path = draft.directory.display().to_string();
+        Self { shared_tokens: shared, ..Self::usable(path, draft.parameters, problem) }
     }
 
     fn table(target: &Description, file: &Path) -> Result<Self> {

@@ -34,7 +34,7 @@ impl Tokenizer {
 
 /// Returns the byte of a character in GPT-2's table: visible ones represent themselves, the others
 /// are numbered from 256.
-fn byte(sign: char) -> Option<u8> {
+pub(super) fn byte(sign: char) -> Option<u8> {
     let code = u32::from(sign);
     match u8::try_from(code) {
         Ok(byte) => Some(byte).filter(is_visible),
