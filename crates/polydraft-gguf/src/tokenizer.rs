@@ -82,6 +82,8 @@ pub struct TokenizerDescription<'m> {
     metadata: &'m Metadata,
     /// Tokenization algorithm.
     pub kind: TokenizerKind,
+    /// Whether the file names how texts are split before bytes are merged, if they are.
+    pub names_splitting: bool,
     /// Tokens by ID. Empty tokens are replaced by `[EMPTY_id]`, as in llama.cpp.
     pub tokens: Vec<Cow<'m, str>>,
     /// Types by ID.
@@ -173,6 +175,7 @@ impl<'m> TokenizerDescription<'m> {
         Ok(Self {
             metadata,
             kind,
+            names_splitting: !matches!(kind, TokenizerKind::ByteLevel(_)) || metadata.has(PRE),
             types,
             scores,
             merges,

@@ -170,6 +170,12 @@ fn rejects_inconsistent_vocabularies() {
         "merges: expected merges of tokens into a token, got \"ab\" and \"b\", but no token \
          \"abb\"",
     );
+    // What is missing is only noted.
+    let says = |file: &Writer| {
+        let gguf = Gguf::from_bytes("t", file.clone().finish()).unwrap();
+        TokenizerDescription::read(gguf.metadata()).unwrap().names_splitting
+    };
+    assert!(!says(&gpt2(&[])) && says(&gpt2(&[]).str("tokenizer.ggml.pre", "gpt-2")));
     let unknown = gpt2(&[]).str("tokenizer.ggml.pre", "superbpe");
     let gguf = Gguf::from_bytes("t", unknown.finish()).unwrap();
     let e = TokenizerDescription::read(gguf.metadata()).unwrap_err().to_string();

@@ -61,7 +61,11 @@ impl<'a> Plan<'a> {
             if !plan.has_draft_on_llama(named.as_ref())? {
                 options.backend.check_unused()?;
             }
-            plan.opened = Some(Native::open(&plan.target.path)?);
+            let opened = Native::open(&plan.target.path)?;
+            for note in &opened.description.language.notes {
+                listener.note(&format!("note: {note}").into());
+            }
+            plan.opened = Some(opened);
         }
         plan.draft = match named {
             Some(draft) => plan.with_self_draft(draft)?,

@@ -38,6 +38,14 @@ impl Language {
             }
         };
         let end_tokens = description.end_tokens;
+        let mut notes = Vec::new();
+        if !description.names_splitting {
+            notes.push(format!(
+                "{} does not say how its tokenizer splits texts (key tokenizer.ggml.pre): it is \
+                 read as GPT-2's, and may not be; a newer conversion of the model says it",
+                path.display()
+            ));
+        }
         Ok(Self {
             name,
             tokenizer,
@@ -46,6 +54,7 @@ impl Language {
             chat,
             special_tokens,
             sampling: PublishedSampling::default(),
+            notes,
         })
     }
 }

@@ -34,6 +34,7 @@ use crate::{
 ///     )?),
 ///     special_tokens: SpecialTokens::from_roles([]),
 ///     sampling: Default::default(),
+///     notes: vec![],
 /// };
 /// assert_eq!(language.encode_chat(&[Message::user("hi")])?, [0, 1]);
 /// assert_eq!(language.vocabulary.size(), 2);
@@ -55,6 +56,8 @@ pub struct Language {
     pub special_tokens: SpecialTokens,
     /// Published sampling settings.
     pub sampling: PublishedSampling,
+    /// What the files leave open, for people.
+    pub notes: Vec<String>,
 }
 
 impl Language {
@@ -86,6 +89,7 @@ impl Language {
             chat,
             special_tokens: special,
             sampling: published.sampling,
+            notes: Vec::new(),
         })
     }
 

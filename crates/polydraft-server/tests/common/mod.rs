@@ -53,6 +53,7 @@ pub fn language() -> Language {
         ),
         special_tokens,
         sampling: Default::default(),
+        notes: Vec::new(),
     }
 }
 
