@@ -39,7 +39,7 @@ const OPTIONS: [(&[&str], &str); 26] = [
         &["-cb", "--cont-batching", "--enable-prefix-caching", "--cache-prompt", "--swap-space"],
         "leave it out: requests are batched as they come, and share beginnings (--cache-memory)",
     ),
-    (&["--gpu-memory-utilization"], "--cache-memory BYTES, for what is kept of prompts"),
+    (&["--gpu-memory-utilization"], "--cache-memory MIB, for what is kept of prompts"),
     (&["--trust-remote-code"], "leave it out: code of models is never run"),
     (&["--chat-template-file"], "--chat-template FILE"),
     (&["--kv-cache-dtype"], "--cache-type TYPE"),

@@ -290,14 +290,6 @@ pub(crate) fn open(path: &Path) -> Result<(Config, Language, Weights)> {
     };
     // Files may omit MTP modules.
     config.count_mtp_modules(|name| weights.has(name));
-    if is_gguf(path)
-        && config.has_mtp_only(weights.tensors().iter().map(|tensor| tensor.name.as_str()))
-    {
-        let problem = "expected a model, got multi-token prediction (MTP) layers, which draft for \
-                       the model that they lie beside"
-            .to_owned();
-        return Err(Error::File { path: path.to_owned(), problem });
-    }
     Ok((config, language, weights))
 }
 
@@ -334,6 +326,12 @@ fn open_file(path: &Path) -> Result<(Config, Language, Weights)> {
     let invalid = |problem| Error::File { path: path.to_owned(), problem };
     if let Some(found) = config_from_gguf(&gguf) {
         let (config, permuted) = found.map_err(invalid)?;
+        let has_model = gguf.tensors().any(|tensor| tensor.name().starts_with("blk.0."));
+        if config.mtp_modules > 0 && !has_model {
+            let problem = "expected a model, got multi-token prediction (MTP) layers, which draft \
+                           for the model that they lie beside";
+            return Err(invalid(problem.to_owned()));
+        }
         let language = Language::from_gguf(&gguf, config.vocabulary)?;
         let config = Config { end_tokens: language.end_tokens.clone(), ..config };
         return Ok((config, language, Weights::from_family_file(gguf, permuted)?));

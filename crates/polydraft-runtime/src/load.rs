@@ -1,6 +1,7 @@
 //! Loads the models of a plan.
 
 use anyhow::{Result, bail};
+use polydraft::policy::DraftShape;
 use polydraft_engine::Engine;
 use polydraft_models::Bytes;
 
@@ -128,10 +129,18 @@ fn two_models_required() -> anyhow::Error {
 
 fn load(mut plan: Plan) -> Result<Models> {
     let backend = plan.backend(plan.target.backend);
-    let estimated_costs = plan.estimated_costs();
+    let mut estimated_costs = plan.estimated_costs(plan.draft_shape());
+    let without = plan.estimated_costs(DraftShape::Ngrams);
     let opened = plan.opened.take();
     let mut target = backend.load_target(&plan.target.path, opened, plan.self_draft())?;
-    let drafter = Drafters { plan: &plan }.open(target.as_mut())?;
+    let drafter = match (Drafters { plan: &plan }.open(target.as_mut()), plan.is_sidecar) {
+        (Err(error), true) => {
+            plan.drop_sidecar(&error);
+            estimated_costs = without;
+            Drafters { plan: &plan }.open(target.as_mut())?
+        }
+        (drafter, _) => drafter?,
+    };
     let (model, language) = target.into_parts();
     Ok(Models {
         engine: Engine::new(model, drafter),

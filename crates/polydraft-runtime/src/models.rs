@@ -30,7 +30,8 @@ pub struct ModelOptions {
     /// Drafts, each a model, a draft head, a table of n-grams, `self`, `self:TYPE`, `mtp`, `ngram`,
     /// or, alone, `none`. Several drafts each draw their own path; `self` must be the first. If
     /// empty, a default is chosen: the demo pair's draft without a target, otherwise a head that
-    /// lies beside the target, `mtp` if the target has such a layer, `self` if it is expected to pay within the output, or `ngram`.
+    /// lies beside the target, `mtp` if the target has such a layer, `self` if it is expected to
+    /// pay within the output, or `ngram`.
     pub drafts: Vec<String>,
     /// File whose n-grams `ngram` uses too.
     pub corpus: Option<PathBuf>,

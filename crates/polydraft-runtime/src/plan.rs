@@ -25,6 +25,8 @@ pub(crate) struct Plan<'a> {
     pub listener: &'a dyn Listener,
     pub target: ResolvedTarget,
     pub draft: Draft,
+    /// Whether the draft lies beside the target and was not named.
+    pub is_sidecar: bool,
     /// Whether n-grams of the sequence are mixed into the draft's distribution.
     pub mixes_ngrams: bool,
     /// The target without its weights, if the native backend needs it.
@@ -54,6 +56,7 @@ impl<'a> Plan<'a> {
             listener,
             target,
             draft: Draft::None,
+            is_sidecar: false,
             mixes_ngrams: false,
             opened: None,
         };
@@ -175,25 +178,10 @@ impl<'a> Plan<'a> {
         let options = self.options;
         let corpus = options.corpus.clone().map(Corpus::from_file);
         let has_mtp = self.opened.as_ref().is_some_and(|o| o.description.has_mtp());
-        // A named type of the draft is a wish for a self-draft, a corpus for n-grams.
-        let own = match () {
-            () if corpus.is_some() || options.draft_dtype.is_some() => None,
-            () if has_mtp => Some(Draft::Mtp),
-            () => Some(Draft::Ngrams(Ngrams::default())),
-        };
-        if let Some(own) = own
-            && let Some(sidecar) = self.sidecar(&own)
+        if corpus.is_none()
+            && let Some(draft) = self.take_sidecar(has_mtp)
         {
-            let shown = sidecar.draft.to_string();
-            self.listener.note(&message![
-                format!(
-                    "note: no draft was given: drafting with {}, which lies beside the model (",
-                    sidecar.kind
-                ),
-                OptionName::Draft.with(shown),
-                ")",
-            ]);
-            return Ok(sidecar.draft);
+            return Ok(draft);
         }
         if corpus.is_none() && options.draft_dtype.is_none() && has_mtp {
             self.listener.note(&message![

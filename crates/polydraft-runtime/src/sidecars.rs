@@ -84,16 +84,12 @@ fn candidates(path: &Path) -> Vec<PathBuf> {
     let mut all = match is_gguf(&path) {
         true => {
             let within = entries(above);
-            let folders = within.iter().filter(|entry| is_draft_folder(entry));
+            let folders = within.iter().filter(|entry| is_draft(entry) && entry.is_dir());
             let deeper: Vec<PathBuf> = folders.flat_map(|folder| entries(folder)).collect();
-            [within, deeper].concat()
+            // A head's own files may lie there, too.
+            [vec![above.to_owned()], within, deeper, beside(above)].concat()
         }
-        false => {
-            let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
-            let mut beside = entries(above);
-            beside.retain(|other| begins_with(other, &name));
-            [entries(&path), beside, in_hub_cache(&path)].concat()
-        }
+        false => [entries(&path), beside(&path)].concat(),
     };
     let most = weight_bytes(&path);
     all.retain(|candidate| {
@@ -101,8 +97,22 @@ fn candidates(path: &Path) -> Vec<PathBuf> {
             && (is_gguf(candidate) || candidate.join("config.json").exists())
             && weight_bytes(candidate) < most
     });
+    // Where many models lie together, names tell which are read first.
+    all.sort_by_key(|candidate| !is_draft(candidate));
     all.truncate(MAX_CANDIDATES);
     all
+}
+
+/// Folders beside a model's folder whose names begin with its name, also in the hub's cache, and
+/// GGUF files in them.
+fn beside(folder: &Path) -> Vec<PathBuf> {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+    let mut all = folder.parent().map(entries).unwrap_or_default();
+    all.retain(|other| begins_with(other, &name));
+    all.extend(in_hub_cache(folder));
+    let files = all.iter().flat_map(|other| entries(other)).filter(|file| is_gguf(file));
+    let files: Vec<PathBuf> = files.collect();
+    [all, files].concat()
 }
 
 /// Entries of a folder, by name.
@@ -113,15 +123,17 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// Whether a folder's name says that it contains drafts, as in `MTP/`.
-fn is_draft_folder(path: &Path) -> bool {
+/// Whether a name says that it is a draft or contains some, as in `MTP/`.
+fn is_draft(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
     let words = ["mtp", "draft", "dflash", "dspark", "eagle", "assistant", "specul"];
-    path.is_dir() && words.iter().any(|word| name.contains(word))
+    words.iter().any(|word| name.contains(word))
 }
 
 /// Whether a name is that of the model, a separator, and more: `x-4b-assistant` of `x-4b`.
 fn begins_with(other: &Path, name: &str) -> bool {
+    // Repositories of GGUF files are named after those of the model.
+    let name = name.strip_suffix("-gguf").unwrap_or(name);
     let other = other.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
     let rest = other.strip_prefix(name);
     !name.is_empty() && rest.is_some_and(|rest| rest.starts_with(['-', '_', '.']))

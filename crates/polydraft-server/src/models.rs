@@ -3,6 +3,7 @@
 //! Each loaded model has an engine thread of its own. Loading evicts least recently used models
 //! until the new one fits; idle models are unloaded after a timeout.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -44,6 +45,8 @@ struct Slot {
     entry: ModelEntry,
     state: Mutex<State>,
     last_used: Mutex<Instant>,
+    /// Whether it is to be unloaded as soon as no request uses it.
+    unloads: AtomicBool,
 }
 
 /// All models of a server.
@@ -117,7 +120,7 @@ impl Models {
     pub fn new(entries: Vec<ModelEntry>, options: Arc<ServerOptions>) -> Self {
         let slot = |entry| {
             let (state, last_used) = (Mutex::new(State::Unloaded), Mutex::new(Instant::now()));
-            Arc::new(Slot { entry, state, last_used })
+            Arc::new(Slot { entry, state, last_used, unloads: AtomicBool::new(false) })
         };
         let slots = entries.into_iter().map(slot).collect();
         Self { slots, options, metrics: Metrics::new() }
@@ -141,6 +144,7 @@ impl Models {
             entry: ModelEntry { names, bytes: 0, load },
             state: Mutex::new(State::Loaded(model, thread)),
             last_used: Mutex::new(Instant::now()),
+            unloads: AtomicBool::new(false),
         };
         Ok(Self { slots: [Arc::new(slot)].into(), options, metrics })
     }
@@ -184,6 +188,7 @@ impl Models {
         };
         let slot = slot.ok_or_else(|| self.unknown_model(name.unwrap_or_default()))?;
         *slot.last_used() = Instant::now();
+        slot.unloads.store(false, Ordering::Relaxed);
         self.wait_until_loaded(slot).await.map_err(|error| {
             let problem = format!("the model cannot be loaded: {}", explain(&error, command_line));
             log::error!("{problem}");
@@ -271,19 +276,21 @@ impl Models {
         let slot = self.slots.iter().find(is_it).filter(|slot| slot.entry.bytes > 0).cloned();
         drop(model);
         if let Some(slot) = slot {
-            // That it is in use is no failure.
+            // One in use is unloaded later.
+            slot.unloads.store(true, Ordering::Relaxed);
             let _ = tokio::task::spawn_blocking(move || slot.unload_if_unused()).await;
         }
     }
 
-    /// Unloads models that have been idle for at least `after`.
+    /// Unloads models that have been idle for at least `after`, or that are to be unloaded.
     pub fn unload_idle(&self, after: Duration) {
         for slot in &*self.slots {
             if slot.is_busy() {
                 *slot.last_used() = Instant::now();
             }
             let idle = slot.last_used().elapsed();
-            if idle >= after && slot.is_loaded() {
+            let unloads = slot.unloads.load(Ordering::Relaxed) && !slot.is_busy();
+            if (idle >= after || unloads) && slot.is_loaded() {
                 let slot = slot.clone();
                 tokio::task::spawn_blocking(move || slot.unload_if_unused());
             }

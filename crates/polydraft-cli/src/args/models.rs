@@ -23,15 +23,16 @@ pub struct ModelArgs {
     target: Option<String>,
     /// Draft: a model, a draft head, self, mtp, ngram or none.
     ///
-    /// The tokens of a model with another tokenizer are translated. A draft head is one trained for the target
-    /// (EAGLE, DFlash, DSpark). A table of n-grams is a file written by 'polydraft learn'. 'self'
-    /// quantises the target's own weights to the first of q5_1, q4_1 and q4_0 that is much smaller
-    /// than the target; 'self:TYPE' names the type. 'mtp' uses the multi-token prediction layer
-    /// that some models have. 'ngram' uses the n-grams of the sequence and needs no model. 'none'
-    /// decodes without a draft. May be repeated: each draft then draws its own path, which needs a
-    /// verifier for distinct drafts, such as specinfer. [default: the draft of the demo pair if no
-    /// target is given; otherwise a draft head that lies beside the target, 'mtp' if it has such a
-    /// layer, 'self' for f32 and bf16 weights if the output is long enough to repay making the copy, or 'ngram']
+    /// The tokens of a model with another tokenizer are translated. A draft head is one trained for
+    /// the target (EAGLE, DFlash, DSpark). A table of n-grams is a file written by 'polydraft
+    /// learn'. 'self' quantises the target's own weights to the first of q5_1, q4_1 and q4_0 that
+    /// is much smaller than the target; 'self:TYPE' names the type. 'mtp' uses the multi-token
+    /// prediction layer that some models have. 'ngram' uses the n-grams of the sequence and needs
+    /// no model. 'none' decodes without a draft. May be repeated: each draft then draws its own
+    /// path, which needs a verifier for distinct drafts, such as specinfer. [default: the draft of
+    /// the demo pair if no target is given; otherwise a draft head that lies beside the target,
+    /// 'mtp' if it has such a layer, 'self' for f32 and bf16 weights if the output is long enough
+    /// to repay making the copy, or 'ngram']
     #[arg(long, value_name = "MODEL")]
     draft: Vec<String>,
     /// Also use the n-grams of this file with --draft ngram.

@@ -3,12 +3,12 @@
 //! Problem: most small models have another tokenizer than the target for which they could draft.
 //! Source: token-level intersection (Timor et al. 2025, arXiv 2502.05202) drafts the tokens that
 //! both vocabularies have; what goes beyond it is ours.
-//! Method: both vocabularies are lists of byte strings. 1. The draft reads every token of the target
-//! as the tokens of its own that spell it, the longest first. 2. A token of the draft stands for the
-//! longest token of the target that it begins with: for itself where the target has it. 3. The
-//! draft's distribution is summed over the tokens that stand for the same one. What the target
-//! cannot spell has no such token, and the rest is normalised. The result is a distribution over the
-//! target's vocabulary, exactly known, so every verifier is exact with it.
+//! Method: both vocabularies are lists of byte strings. 1. The draft reads every token of the
+//! target as the tokens of its own that spell it, the longest first. 2. A token of the draft stands
+//! for the longest token of the target that it begins with: for itself where the target has it. 3.
+//! The draft's distribution is summed over the tokens that stand for the same one. What the target
+//! cannot spell has no such token, and the rest is normalised. The result is a distribution over
+//! the target's vocabulary, exactly known, so every verifier is exact with it.
 //! Complexity: that of the draft, and a pass over the draft's distribution at every node.
 //! Deviations: the draft reads other tokens than its tokenizer would make of the text, which costs
 //! acceptance only.

@@ -88,7 +88,10 @@ fn first_gguf(directory: &Path) -> Option<String> {
         .filter(|file| super::is_gguf(&file.path()))
         .map(|file| file.file_name().to_string_lossy().into_owned())
         .collect();
-    names.sort();
+    // Drafts and encoders of images lie beside a model.
+    let others = ["mtp", "eagle", "dflash", "dspark", "draft", "assistant", "mmproj"];
+    let is_other = |name: &str| others.iter().any(|word| name.to_lowercase().contains(word));
+    names.sort_by_key(|name| (is_other(name), name.clone()));
     names.into_iter().next()
 }
 

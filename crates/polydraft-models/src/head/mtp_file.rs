@@ -30,7 +30,8 @@ pub(crate) fn is_mtp_file(path: &Path) -> bool {
 /// Opens a file of MTP layers for a target; `None` for other files.
 ///
 /// # Errors
-/// MTP layers of another model: another architecture, or other widths or layers.
+/// MTP layers of another model: another architecture, or other widths or layers. A folder's model
+/// is another architecture than that of GGUF files: conventions of their weights differ.
 pub(super) fn open_for(path: &Path, target: &Config) -> Result<Option<(Config, Weights)>> {
     let Some((config, weights)) = open(path) else { return Ok(None) };
     let shape = |config: &Config| {

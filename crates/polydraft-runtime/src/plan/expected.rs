@@ -1,4 +1,5 @@
-//! Expected costs and gains of a plan's models, before any weights are read.
+//! Expected costs and gains of a plan's models, before any weights are read, and the default draft
+//! that they decide.
 
 use anyhow::Result;
 use polydraft::policy::{Costs, DraftShape, PassShape};
@@ -7,6 +8,7 @@ use polydraft_models::{Bytes, Precision};
 use super::Plan;
 use crate::costs::{self, Gains};
 use crate::draft::{Draft, Ngrams};
+use crate::message::{OptionName, message};
 use crate::model_files::weight_bytes;
 use crate::sidecars::{self, Sidecar};
 
@@ -90,8 +92,33 @@ impl Plan<'_> {
         Ok(choice.is_self_draft_faster())
     }
 
+    /// Chooses a draft that lies beside the target, unless another default promises more.
+    pub(super) fn take_sidecar(&mut self, has_mtp: bool) -> Option<Draft> {
+        let other = if has_mtp { Draft::Mtp } else { Draft::Ngrams(Ngrams::default()) };
+        let sidecar = self.sidecar(&other)?;
+        let kind = sidecar.kind;
+        self.listener.note(&message![
+            format!(
+                "note: no draft was given: drafting with {kind}, which lies beside the model ("
+            ),
+            OptionName::Draft.with(&sidecar.draft),
+            ")",
+        ]);
+        self.is_sidecar = true;
+        Some(sidecar.draft)
+    }
+
+    /// Replaces a draft that nobody named and that cannot be loaded.
+    pub fn drop_sidecar(&mut self, problem: &anyhow::Error) {
+        let draft = &self.draft;
+        let note = format!("note: {draft} cannot draft: {problem:#}; drafting with n-grams");
+        self.listener.note(&note.into());
+        self.draft = Draft::Ngrams(Ngrams::default());
+        (self.is_sidecar, self.mixes_ngrams) = (false, false);
+    }
+
     /// Returns a draft that lies beside the target, unless this draft is expected to gain more.
-    pub(super) fn sidecar(&self, other: &Draft) -> Option<Sidecar> {
+    fn sidecar(&self, other: &Draft) -> Option<Sidecar> {
         let (path, opened) = (&self.target.path, self.opened.as_ref()?);
         let gain = |draft: &Draft, expected| match self.options.is_seeded {
             true => expected,
@@ -108,15 +135,15 @@ impl Plan<'_> {
         (found.gain > gain(other, expected)).then_some(found)
     }
 
-    /// Returns the costs of steps, estimated from the sizes of target and draft.
-    pub fn estimated_costs(&self) -> Costs {
+    /// Returns the costs of steps with a draft of this shape, estimated from the target's size.
+    pub fn estimated_costs(&self, draft: DraftShape) -> Costs {
         let unknown = || {
             let weight_bytes = weight_bytes(&self.target.path);
             let (bytes_per_weight, cache_bytes, measured) = (None, 0, None);
             PassShape { weight_bytes, bytes_per_weight, cache_bytes, measured }
         };
         let target = self.target_shape().unwrap_or_else(unknown);
-        Costs::estimated(&target, self.draft_shape())
+        Costs::estimated(&target, draft)
     }
 
     /// Returns what a pass of the target reads; `None` on llama.cpp.
@@ -135,7 +162,7 @@ impl Plan<'_> {
     }
 
     /// Returns what determines the costs of the draft; of several, those of the first.
-    fn draft_shape(&self) -> DraftShape {
+    pub fn draft_shape(&self) -> DraftShape {
         let ratio = |draft: u64, target: u64| draft as f64 / target.max(1) as f64;
         match self.draft.components().first() {
             Some(Draft::Model(files)) => {

@@ -5,6 +5,9 @@ use std::fs;
 use super::*;
 use crate::listen::Silent;
 
+/// Models and heads with their places, of which the first is the target, and the draft to be found.
+type Layout<'a> = (&'a [(&'a str, &'a str)], Option<&'a str>);
+
 /// Folder with the tests' models and heads.
 fn made() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../polydraft-models/tests")
@@ -45,7 +48,7 @@ fn finds_what_fits_in_published_layouts() {
     const Q: (&str, &str) = ("heads/mtp-qwen/model.gguf", "q/Q-4B-Q8_0.gguf");
     const G: (&str, &str) = ("fixtures/gemma4", "gemma-4");
     const HUB: (&str, &str) = ("heads/target", "hub/models--a--X-4B/snapshots/1");
-    let layouts: [(&[(&str, &str)], Option<&str>); 26] = [
+    let layouts: [Layout; 27] = [
         (&[X], None),
         (&[X, ("heads/original", "x-4b/eagle3")], Some("x-4b/eagle3")),
         (&[X, ("heads/specforge", "X-4B-EAGLE3")], Some("X-4B-EAGLE3")),
@@ -83,6 +86,13 @@ fn finds_what_fits_in_published_layouts() {
         ),
         (&[Q, ("heads/mtp-qwen/mtp.gguf", "q/mtp-Q-4B-Q8_0.gguf")], Some("q/mtp-Q-4B-Q8_0.gguf")),
         (&[Q, ("heads/mtp-qwen/mtp.gguf", "q/MTP/Q-4B.gguf")], Some("q/MTP/Q-4B.gguf")),
+        (
+            &[
+                ("heads/mtp-qwen/model.gguf", "q-GGUF/q.gguf"),
+                ("heads/mtp-qwen/mtp.gguf", "q-MTP/m.gguf"),
+            ],
+            Some("q-MTP/m.gguf"),
+        ),
         (&[Q, ("heads/mtp-glm/mtp.gguf", "q/mtp-Q-4B-Q8_0.gguf")], None),
         (
             &[Q, ("heads/dflash/model.gguf", "q/dflash-Q-4B.gguf"), ("=", "q/mmproj-Q-4B.gguf")],

@@ -4,6 +4,13 @@ use serde_json::{Map, Value, json};
 
 /// Maximum choices of properties that one object is written as.
 const MAX_CHOICES: usize = 64;
+const MAX_LEFT_OUT: usize = 16;
+
+/// A whole number, which may be written with a point.
+fn whole(value: &Value) -> Option<u64> {
+    let float = || value.as_f64().filter(|number| number.fract() == 0.0 && *number >= 0.0);
+    value.as_u64().or_else(|| float().map(|number| number as u64))
+}
 
 /// Replaces the limits on an object's members where some of those that are listed are optional,
 /// which the library cannot count: by the choices of optional ones that must or may be there.
@@ -12,31 +19,46 @@ const MAX_CHOICES: usize = 64;
 /// # Errors
 /// Too many choices, or none.
 pub(super) fn expand_counts(schema: &mut Map<String, Value>) -> Result<(), String> {
-    let count = |keyword: &str| schema.get(keyword).and_then(Value::as_u64);
+    let count = |keyword: &str| whole(schema.get(keyword)?);
     let (least, most) = (count("minProperties").unwrap_or(0), count("maxProperties"));
     let required: Vec<Value> =
         schema.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
+    let is_closed = schema.get("additionalProperties") == Some(&Value::Bool(false))
+        && !schema.contains_key("patternProperties");
+    if least > 1 && !is_closed && schema.get("properties").is_none() {
+        // The library would count the same name twice.
+        return Err("more than one property is supported of listed properties only".to_owned());
+    }
+    for (keyword, count) in [("minProperties", Some(least)), ("maxProperties", most)] {
+        if let (Some(count), true) = (count, schema.contains_key(keyword)) {
+            schema.insert(keyword.to_owned(), count.into());
+        }
+    }
     let Some(Value::Object(listed)) = schema.get("properties") else { return Ok(()) };
     let optional = listed.keys().filter(|name| !required.contains(&json!(name)));
     let optional: Vec<String> = optional.cloned().collect();
     if optional.is_empty() || (least == 0 && most.is_none()) {
         return Ok(());
     }
-    let is_closed = schema.get("additionalProperties") == Some(&Value::Bool(false))
-        && !schema.contains_key("patternProperties");
     let missing = (least as usize).saturating_sub(required.len());
     // Without this many of the optional ones the maximum is kept.
     let absent = most.map_or(0, |most| {
         let most = (most as usize).saturating_sub(required.len());
         optional.len().saturating_sub(most)
     });
-    if missing > optional.len() || most.is_some_and(|most| (most as usize) < required.len()) {
+    if missing > optional.len() && !is_closed {
+        return Err("more properties than are listed are not supported".to_owned());
+    }
+    let is_less = |most: u64| (most as usize) < required.len() || most < least;
+    if missing > optional.len() || most.is_some_and(is_less) {
         return Err("no object has so many properties".to_owned());
     }
     let closes = absent > 0 || most.is_some_and(|_| !is_closed);
     let needed = choices(&optional, missing)
         .map(|all| all.into_iter().map(|chosen| json!({ "required": chosen })).collect::<Vec<_>>());
-    let left_out = choices(&optional, absent).map(|all| {
+    // Each of these repeats all properties, which the library's parser cannot hold for many.
+    let left_out = choices(&optional, absent).filter(|all| all.len() <= MAX_LEFT_OUT);
+    let left_out = left_out.map(|all| {
         let without = |chosen: Vec<&String>| {
             let none = chosen.into_iter().map(|name| (name.clone(), Value::Bool(false)));
             json!({ "properties": none.collect::<Map<_, _>>() })
@@ -44,7 +66,7 @@ pub(super) fn expand_counts(schema: &mut Map<String, Value>) -> Result<(), Strin
         all.into_iter().map(without).collect::<Vec<_>>()
     });
     let (Some(needed), Some(left_out)) = (needed, left_out) else {
-        return Err(format!("more than {MAX_CHOICES} choices of properties are not supported"));
+        return Err("so many choices of properties are not supported".to_owned());
     };
     schema.remove("minProperties");
     schema.remove("maxProperties");

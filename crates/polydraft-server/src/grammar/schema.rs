@@ -82,6 +82,11 @@ fn walk(schema: Value, root: &Value, path: &mut String) -> Result<Value, String>
     if let Some(keyword) = UNSUPPORTED.into_iter().find(|keyword| schema.contains_key(*keyword)) {
         return Err(format!("{path}: {keyword} is not supported"));
     }
+    for keyword in ["const", "enum"] {
+        if schema.get(keyword).is_some_and(has_long_integer) {
+            return Err(format!("{path}: {keyword}: integers beyond 2^53 are not supported"));
+        }
+    }
     bound_integers(&mut schema);
     expand_counts(&mut schema)
         .map_err(|problem| format!("{path}: minProperties, maxProperties: {problem}"))?;
@@ -112,6 +117,17 @@ fn is_constraint(keyword: &str, value: &Value) -> bool {
         // Without `contains`, which is rejected, they have no effect.
         "minContains" | "maxContains" => false,
         _ => !ANNOTATIONS.contains(&keyword),
+    }
+}
+
+/// Whether a value has an integer that the library would round.
+fn has_long_integer(value: &Value) -> bool {
+    const MOST: f64 = 9_007_199_254_740_992.0;
+    match value {
+        Value::Number(number) => number.as_f64().is_some_and(|number| number.abs() >= MOST),
+        Value::Array(all) => all.iter().any(has_long_integer),
+        Value::Object(all) => all.values().any(has_long_integer),
+        _ => false,
     }
 }
 

@@ -120,7 +120,7 @@ impl Server {
             let (stream, permit) = tokio::select! {
                 () = &mut stop => break,
                 _ = idle_check.tick() => {
-                    unload_after.into_iter().for_each(|after| models.unload_idle(after));
+                    models.unload_idle(unload_after.unwrap_or(Duration::MAX));
                     continue;
                 }
                 (accepted, permit) = accepted => match accepted {

@@ -6,8 +6,9 @@ use super::bytes::byte;
 use crate::Tokenizer;
 
 impl Tokenizer {
-    /// Returns the bytes of each of the first `rows` tokens in a text; `None` for special tokens and
-    /// for rows without a token. `None` for all if the tokenizer's tokens are not pieces of a text.
+    /// Returns the bytes of each of the first `rows` tokens in a text; `None` for special tokens
+    /// and for rows without a token. `None` for all if the tokenizer's tokens are not pieces of a
+    /// text.
     ///
     /// ```
     /// # fn main() -> polydraft_text::Result<()> {
