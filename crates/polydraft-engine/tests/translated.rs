@@ -112,7 +112,7 @@ fn spells_bytes_marks_and_ends() {
     assert_eq!(spelled, [&[2][..], &[0, 1], &[3], &[4], &[], &[]]);
     let stands: Vec<Option<Token>> = (0..6).map(|token| translation.stands_for(token)).collect();
     assert_eq!(stands, [Some(0), None, Some(0), Some(2), Some(3), Some(1)]);
-    assert!((translation.shared() - 0.25).abs() < 1e-12);
+    assert!((translation.shared() - 1.0 / 3.0).abs() < 1e-12);
     let none: Pieces = vec![None];
     let empty = TranslatedVocabulary { pieces: none, ..TranslatedVocabulary::default() };
     assert_eq!(Translation::new(&empty, &empty).shared(), 0.0);
