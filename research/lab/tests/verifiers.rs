@@ -120,7 +120,7 @@ fn unfit_trees_are_usage_errors() {
         (&["--drafting", "iid"], &["--tree"]),
         (&["--verifier", "none", "--paths", "2"], &["--paths", "none"]),
         (
-            &["--draft-temperature", "0.6,1.2"],
+            &["--draft-temperature", "0.6,1.2", "--verifier", "nested-priority"],
             &["i.i.d.", "2 draws distinct at a node", "specinfer"],
         ),
         (
