@@ -15,7 +15,7 @@ use polydraft_text::Language;
 
 use crate::config::Config;
 use crate::error::{Bytes, Error, Result};
-use crate::family::gguf::{assistant, block, config_from_gguf, gguf_architectures};
+use crate::family::gguf::{assistant, block, config_from_gguf, gguf_architectures, has_mtp_only};
 use crate::family::mtp::rename_mtp_tensor;
 use crate::family::multimodal;
 use crate::precision::{MatrixUse, Precision};
@@ -326,8 +326,7 @@ fn open_file(path: &Path) -> Result<(Config, Language, Weights)> {
     let invalid = |problem| Error::File { path: path.to_owned(), problem };
     if let Some(found) = config_from_gguf(&gguf) {
         let (config, permuted) = found.map_err(invalid)?;
-        let has_model = gguf.tensors().any(|tensor| tensor.name().starts_with("blk.0."));
-        if config.mtp_modules > 0 && !has_model {
+        if has_mtp_only(&gguf, &config) {
             let problem = "expected a model, got multi-token prediction (MTP) layers, which draft \
                            for the model that they lie beside";
             return Err(invalid(problem.to_owned()));

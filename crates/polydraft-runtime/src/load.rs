@@ -130,11 +130,11 @@ fn two_models_required() -> anyhow::Error {
 fn load(mut plan: Plan) -> Result<Models> {
     let backend = plan.backend(plan.target.backend);
     let mut estimated_costs = plan.estimated_costs(plan.draft_shape());
-    let without = plan.estimated_costs(DraftShape::Ngrams);
+    let without = plan.is_sidecar.then(|| plan.estimated_costs(DraftShape::Ngrams));
     let opened = plan.opened.take();
     let mut target = backend.load_target(&plan.target.path, opened, plan.self_draft())?;
-    let drafter = match (Drafters { plan: &plan }.open(target.as_mut()), plan.is_sidecar) {
-        (Err(error), true) => {
+    let drafter = match (Drafters { plan: &plan }.open(target.as_mut()), without) {
+        (Err(error), Some(without)) => {
             plan.drop_sidecar(&error);
             estimated_costs = without;
             Drafters { plan: &plan }.open(target.as_mut())?

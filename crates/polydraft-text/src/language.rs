@@ -56,7 +56,7 @@ pub struct Language {
     pub special_tokens: SpecialTokens,
     /// Published sampling settings.
     pub sampling: PublishedSampling,
-    /// What the files leave open, for people.
+    /// Remarks for people on what the files leave open.
     pub notes: Vec<String>,
 }
 

@@ -116,11 +116,23 @@ impl Drafter for ModelDrafter {
         sampling: &Sampling,
         spare: Option<Distribution>,
     ) -> Result<Distribution> {
-        let logits = self.model.logits(sequence, node);
-        let vocabulary = self.model.info().vocabulary.size();
-        let probs =
-            Distribution::for_draft(spare, vocabulary, self.model.outputs(), logits, sampling);
-        let model = || self.model.info().name.clone();
-        probs.map_err(|source| Error::Logits { role: "draft", model: model(), source })
+        distribution_of(&*self.model, sequence, node, sampling, spare)
     }
+}
+
+/// Returns a draft model's next-token distribution after a scored node, over its own vocabulary.
+///
+/// # Errors
+/// Logits that are not a valid distribution.
+pub(super) fn distribution_of(
+    model: &dyn Model,
+    sequence: Sequence,
+    node: NodeId,
+    sampling: &Sampling,
+    spare: Option<Distribution>,
+) -> Result<Distribution> {
+    let (logits, info) = (model.logits(sequence, node), model.info());
+    let probs =
+        Distribution::for_draft(spare, info.vocabulary.size(), model.outputs(), logits, sampling);
+    probs.map_err(|source| Error::Logits { role: "draft", model: info.name.clone(), source })
 }

@@ -18,7 +18,8 @@ use std::collections::HashMap;
 use polydraft::{Distribution, DraftTree, NodeId, Sampling, Token};
 
 use super::Drafter;
-use crate::{Error, Model, Result, Sequence, Sequences, Slots};
+use super::model::distribution_of;
+use crate::{Model, Result, Sequence, Sequences, Slots};
 
 /// Bytes of every token; `None` for tokens without text, such as marks.
 pub type Pieces = Vec<Option<Vec<u8>>>;
@@ -363,13 +364,7 @@ impl Drafter for TranslatedDrafter {
             let nothing = Distribution::one_hot(self.translation.to_draft.len(), 0)?;
             return Ok(nothing.with_confidence(0.0));
         };
-        let logits = self.model.logits(state.inner, node);
-        let vocabulary = self.model.info().vocabulary.size();
-        let probs =
-            Distribution::for_draft(spare, vocabulary, self.model.outputs(), logits, sampling);
-        let model = || self.model.info().name.clone();
-        let probs =
-            probs.map_err(|source| Error::Logits { role: "draft", model: model(), source })?;
+        let probs = distribution_of(&*self.model, state.inner, node, sampling, spare)?;
         self.translation.translate(&probs)
     }
 }

@@ -47,12 +47,6 @@ impl Config {
         self.mtp_modules = first.take_while(is_there).count();
     }
 
-    /// Whether these tensors are those of MTP modules without their model.
-    pub(crate) fn has_mtp_only<'n>(&self, mut names: impl Iterator<Item = &'n str>) -> bool {
-        let first = format!("{}.0.", self.names.layers);
-        self.mtp_modules > 0 && !names.any(|name| name.starts_with(&first))
-    }
-
     /// Appends the layers of the first MTP module to the model's layers.
     pub(crate) fn with_first_mtp_module(mut self) -> Self {
         let first = self.layers;

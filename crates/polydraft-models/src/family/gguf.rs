@@ -277,6 +277,11 @@ pub(crate) fn config_from_gguf(gguf: &Gguf) -> Option<Result<GgufConfig>> {
     (file.name != "llama" || experts > 0).then(|| read(file, &keys))
 }
 
+/// Whether a file has MTP layers without the model that they belong to.
+pub(crate) fn has_mtp_only(gguf: &Gguf, config: &Config) -> bool {
+    config.mtp_modules > 0 && !gguf.tensors().any(|tensor| tensor.name().starts_with("blk.0."))
+}
+
 fn read(file: &GgufFamily, keys: &Keys) -> Result<GgufConfig> {
     keys.reject_unsupported()?;
     let mut fields = keys.common(file.lists)?;

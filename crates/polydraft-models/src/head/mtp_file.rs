@@ -8,23 +8,23 @@ use polydraft_gguf::Gguf;
 use crate::config::Config;
 use crate::description::is_gguf;
 use crate::error::{Error, Result};
-use crate::family::gguf::config_from_gguf;
+use crate::family::gguf::{config_from_gguf, has_mtp_only};
 use crate::weights::{TensorHeader, Weights};
 
-/// Configuration and tensors of a GGUF file with MTP layers only; `None` for other files.
-fn open(path: &Path) -> Option<(Config, Weights)> {
-    let gguf = is_gguf(path).then(|| Gguf::open(path).ok()).flatten()?;
+/// Configuration and tensors of a file with MTP layers only; `None` for other files.
+fn read(gguf: Gguf) -> Option<(Config, Weights)> {
     let (mut config, permuted) = config_from_gguf(&gguf)?.ok()?;
+    if !has_mtp_only(&gguf, &config) {
+        return None;
+    }
     let weights = Weights::from_family_file(gguf, permuted).ok()?;
     config.count_mtp_modules(|name| weights.has(name));
-    let tensors = weights.tensors();
-    let has_only = config.has_mtp_only(tensors.iter().map(|tensor| tensor.name.as_str()));
-    has_only.then_some((config, weights))
+    (config.mtp_modules > 0).then_some((config, weights))
 }
 
-/// Whether a path is a GGUF file with the MTP layers of a model, and without its other layers.
-pub(crate) fn is_mtp_file(path: &Path) -> bool {
-    open(path).is_some()
+/// Whether a file has the MTP layers of a model, and not its other layers.
+pub(super) fn is_mtp_file(gguf: Gguf) -> bool {
+    read(gguf).is_some()
 }
 
 /// Opens a file of MTP layers for a target; `None` for other files.
@@ -33,7 +33,8 @@ pub(crate) fn is_mtp_file(path: &Path) -> bool {
 /// MTP layers of another model: another architecture, or other widths or layers. A folder's model
 /// is another architecture than that of GGUF files: conventions of their weights differ.
 pub(super) fn open_for(path: &Path, target: &Config) -> Result<Option<(Config, Weights)>> {
-    let Some((config, weights)) = open(path) else { return Ok(None) };
+    let gguf = is_gguf(path).then(|| Gguf::open(path).ok()).flatten();
+    let Some((config, weights)) = gguf.and_then(read) else { return Ok(None) };
     let shape = |config: &Config| {
         (config.architecture, config.layers, config.hidden, config.heads, config.vocabulary)
     };

@@ -28,7 +28,7 @@ pub(super) fn is_head_file(path: &Path) -> bool {
     let is_head = |gguf: &Gguf| {
         eagle3::is_eagle3(gguf) || block::is_block(gguf) || assistant::is_assistant(gguf)
     };
-    is_gguf(path) && (Gguf::open(path).is_ok_and(|gguf| is_head(&gguf)) || is_mtp_file(path))
+    is_gguf(path) && Gguf::open(path).is_ok_and(|gguf| is_head(&gguf) || is_mtp_file(gguf))
 }
 
 /// Configuration of an assistant; `None` for other files.

@@ -105,7 +105,7 @@ fn finds_what_fits_in_published_layouts() {
     }
 }
 
-/// What earlier outputs gained decides before what is expected.
+/// Gains of earlier outputs decide before expected ones.
 #[test]
 fn chooses_by_gains_of_earlier_outputs() {
     let layout = [

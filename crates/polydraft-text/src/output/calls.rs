@@ -73,7 +73,7 @@ pub struct Calls {
     state: State,
     /// Text whose part is not decided yet.
     pending: String,
-    /// What may be part of a character that a limit cut, at the end of the text.
+    /// End of the text that may be part of a character that a limit cut.
     partial: String,
     /// Name and id of the current call.
     slots: Slots,
