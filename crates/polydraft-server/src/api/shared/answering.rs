@@ -57,7 +57,15 @@ pub async fn run_blocking<T: Send + 'static>(
 pub type Prepare<A> = fn(&LoadedModel, Value) -> Result<Prepared<A>, Problem>;
 
 /// Function of a route that answers some requests without decoding.
-pub type Shortcut = fn(&LoadedModel, &Value) -> Option<Value>;
+pub type Shortcut = fn(&LoadedModel, &Value) -> Option<Direct>;
+
+/// Answer without decoding.
+pub struct Direct {
+    /// Body of the answer.
+    pub body: Value,
+    /// Whether the model is to be unloaded.
+    pub unloads: bool,
+}
 
 /// Returns a route that decodes.
 pub fn decoding_route<A: Reply + 'static>(
@@ -97,11 +105,11 @@ async fn decode<A: Reply + 'static>(
 ) -> Result<Response, Problem> {
     let log = request.extensions().get::<Arc<RequestLog>>().cloned();
     let (model, mut body) = read_request(&models, request).await?;
-    if let Some(answer) = shortcut(&model, &body) {
-        if answer["done_reason"] == "unload" {
+    if let Some(direct) = shortcut(&model, &body) {
+        if direct.unloads {
             models.unload(model).await;
         }
-        return Ok(Json(answer).into_response());
+        return Ok(Json(direct.body).into_response());
     }
     set_defaults(&model.options.defaults, &mut body);
     let shared = model.clone();
