@@ -234,7 +234,7 @@ def test_settings_as_dictionaries():
     tree = Tree({"tree": "paths", "paths": 4, "depth": 8})
     assert repr(tree) == "Tree('paths:4,8')" and Verifier({"verifier": "walk", "rule": "k-seq"}).name == "spectr"
     costs = {"target": [[1, 1.0], [8, 1.2]], "draft": [[1, 0.1]]}
-    assert Tree({"tree": "auto", "costs": costs}).depth == 16
+    assert Tree({"tree": "auto", "costs": costs}).depth == 64
     for wrong in ({"tree": "paths", "width": 3}, {"tree": "binary", "depth": 3}, {}):
         with pytest.raises(InvalidInput, match="settings"):
             Tree(wrong)
