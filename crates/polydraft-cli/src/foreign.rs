@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 /// Options of other programs, and what to give instead.
-const OPTIONS: [(&[&str], &str); 26] = [
+const OPTIONS: [(&[&str], &str); 34] = [
     (&["-m", "--model-path"], "give the model as the first argument, or with --target"),
     (&["-hf", "--hf-repo", "-hfr"], "give OWNER/NAME or OWNER/NAME:FILE as the model"),
     (&["-md", "--model-draft", "--speculative-config"], "--draft MODEL"),
@@ -49,6 +49,23 @@ const OPTIONS: [(&[&str], &str); 26] = [
     ),
     (&["--metrics", "--slots", "--props"], "leave it out: metrics are on (--no-metrics)"),
     (&["--n-gram", "--spec-type"], "--draft ngram"),
+    (
+        &["--draft-min", "--draft-n-min", "--draft-p-min"],
+        "leave it out: lengths of drafts are chosen by measured costs and acceptance",
+    ),
+    (&["--no-webui"], "leave it out, or serve the page behind a proxy: it is part of the server"),
+    (&["--webui"], "leave it out: the page is at the server's address"),
+    (
+        &["--lora", "--lora-scaled", "--enable-lora", "--lora-modules"],
+        "leave it out: merge adapters into the weights first; adapters are not applied",
+    ),
+    (
+        &["--embeddings", "--embedding", "--rerank", "--reranking", "--pooling"],
+        "leave it out: the server generates text, and computes no embeddings",
+    ),
+    (&["--models-dir", "--models-preset"], "--model NAME=PATH for each model of serve"),
+    (&["--sleep-idle-seconds"], "--unload-after MINUTES"),
+    (&["--enforce-eager"], "leave it out: nothing is captured or compiled at the start"),
     (&["--reasoning-budget"], "thinking_token_budget in a request, or in --request-defaults"),
 ];
 

@@ -25,6 +25,7 @@ mod gbnf;
 mod literal;
 mod marks;
 mod mask;
+mod nested;
 mod parameters;
 mod parts;
 mod patterns;

@@ -271,6 +271,21 @@ def check_cuts(server, body, whole):
             assert name == all_name and is_part, f"cut at {limit}: {arguments!r} of {all_arguments!r}"
 
 
+def check_allowed(server, body, calls):
+    """With some of the tools allowed, calls of those stay as they are and calls of others are not made."""
+    names = [name for name, _ in calls]
+    listed = [tool["function"]["name"] for tool in body["tools"]]
+    for allowed in (listed, names[:1], [name for name in listed if name != names[0]]):
+        choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [
+            {"type": "function", "function": {"name": name}} for name in allowed]}}
+        found = [name for name, _ in chat(server, {**body, "tool_choice": choice, "max_tokens": 2000})[0]]
+        if set(names) <= set(allowed):
+            # A template shows one call without the mark that ends all calls; another one may follow there.
+            assert found[:len(names)] == names, f"allowed {allowed}: {found}"
+        else:
+            assert set(found) <= set(allowed), f"allowed {allowed}: {found}"
+
+
 def check_template(program, template, folder):
     """Runs all checks. Returns what was checked."""
     scripts, expected = [], []
@@ -301,6 +316,8 @@ def check_template(program, template, folder):
             body = server.padded({"tools": template.tools} if calls else {}, script, step)
             for route in (chat, streamed, messages):
                 check(f"{route.__name__} {scripts[script]!r}", route(server, body), calls, text, said)
+            if calls:
+                check_allowed(server, body, calls)
             if len(calls) > 1:
                 check_cuts(server, body, streamed(server, body)[0])
             if calls:

@@ -4,6 +4,8 @@ use clap::Args;
 use polydraft::Sampling;
 use polydraft_runtime::SamplingOptions;
 
+use crate::output::note;
+
 /// Options for sampling.
 #[derive(Args, Debug, Clone, Default)]
 #[command(next_help_heading = "Sampling")]
@@ -45,8 +47,12 @@ pub struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    /// Returns the options as a description.
+    /// Returns the options as a description. Notes a temperature that no client can ask for, since
+    /// `-t` is the number of threads elsewhere.
     pub fn options(&self) -> SamplingOptions {
+        if let Some(high) = self.temperature.filter(|temperature| *temperature > 2.0) {
+            note(format_args!("-t {high} is the temperature; for threads: --threads {high}"));
+        }
         SamplingOptions {
             temperature: self.temperature,
             top_k: self.top_k,

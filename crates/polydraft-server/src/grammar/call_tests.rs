@@ -50,13 +50,16 @@ fn parameters(
 
 /// One call of the tool `f`.
 fn one_tool<'a>(form: &'a CallForm, answer: &'a ReasoningForm, schema: Value) -> CallGrammar<'a> {
-    let tools = vec![("f", schema)];
+    let tools = vec![("f", Some(schema))];
     CallGrammar { form, answer, marks: Marks(None), tools, allow_several: false, allow_text: false }
 }
 
 /// Compares the allowed tokens at every prefix with those of the listed texts.
 fn check_language(form: &CallForm, schema: Value, texts: &[&str]) {
-    let grammars = bytes();
+    check_language_of(&bytes(), form, schema, texts);
+}
+
+fn check_language_of(grammars: &Grammars, form: &CallForm, schema: Value, texts: &[&str]) {
     let answer = ReasoningForm::default();
     let calls = one_tool(form, &answer, schema);
     let grammar = grammars.build(Form::calls(&calls, "tools").unwrap()).unwrap();
@@ -68,7 +71,7 @@ fn check_language(form: &CallForm, schema: Value, texts: &[&str]) {
         if !seen.insert(prefix.clone()) {
             continue;
         }
-        let found = allowed_tokens(&grammars, &grammar, &tokens);
+        let found = allowed_tokens(grammars, &grammar, &tokens);
         let expected: Vec<Token> = (0..trie.vocab_size() as Token)
             .filter(|token| match trie.eos_tokens().contains(token) {
                 true => texts.contains(&prefix.as_str()),
@@ -163,13 +166,51 @@ fn masks_literals_of_python_and_other_marks() {
         schema(),
         &[
             "<f s=\"a\">",
+            "<f s='a'>",
             "<f s=\"b c\">",
+            "<f s='b c'>",
+            "<f s=\"a\", b=True>",
             "<f s=\"a\", b=true>",
+            "<f s='a', b=True>",
+            "<f s='a', b=true>",
+            "<f s=\"a\", b=False>",
             "<f s=\"a\", b=false>",
+            "<f s='a', b=False>",
+            "<f s='a', b=false>",
+            "<f s=\"b c\", b=True>",
             "<f s=\"b c\", b=true>",
+            "<f s='b c', b=True>",
+            "<f s='b c', b=true>",
+            "<f s=\"b c\", b=False>",
             "<f s=\"b c\", b=false>",
+            "<f s='b c', b=False>",
+            "<f s='b c', b=false>",
         ],
     );
+    let quoted = Kind::ALL.map(|_| value("=", ""));
+    let form = call_form(parameters("", quoted, ", ", Nested::Python));
+    let one = json!({ "type": "string", "maxLength": 1, "pattern": "^[x'\"]$" });
+    let schema = json!({ "type": "object", "required": ["o"], "additionalProperties": false,
+        "properties": { "o": { "type": "object", "required": ["k"], "properties": {
+            "k": { "type": "array", "items": { "type": "null" }, "minItems": 2, "maxItems": 2 },
+            "l": one } } } });
+    let mut expected = Vec::new();
+    for key in ["\"k\"", "'k'"] {
+        for [one, two] in [["None", "None"], ["None", "null"], ["null", "None"], ["null", "null"]] {
+            expected.push(format!("<f o={{{key}: [{one}, {two}]}}>"));
+            for member in ["\"l\"", "'l'"] {
+                for text in ["\"x\"", "\"'\"", "'x'", "'\"'"] {
+                    expected.push(format!("<f o={{{key}: [{one}, {two}], {member}: {text}}}>"));
+                }
+            }
+        }
+    }
+    expected.sort_by_key(String::len);
+    // Without longer tokens: where one text is left, its usual tokens are forced.
+    let bytes = (0..128u8).map(|byte| vec![byte]).chain([b"<end>".to_vec()]).collect();
+    let single = Grammars::from_token_bytes(bytes, None, 129, &[128]).unwrap();
+    let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
+    check_language_of(&single, &form, schema, &expected);
     let [string, other] = [value(":|", "|"), value(":", "")];
     let values = Kind::ALL.map(|kind| if kind == Kind::String { &string } else { &other }.clone());
     let form = call_form(parameters("", values, ",", Nested::Marked));
@@ -239,7 +280,7 @@ fn masks_what_is_around_calls() {
     let answer =
         ReasoningForm { opening: "[".to_owned(), closing: "]".to_owned(), ..Default::default() };
     let grammars = bytes();
-    let tools = vec![("f", json!({ "type": "object", "properties": {} }))];
+    let tools = vec![("f", Some(json!({ "type": "object", "properties": {} })))];
     let calls = CallGrammar {
         form: &form,
         answer: &answer,
@@ -298,5 +339,23 @@ fn applies_a_form_after_the_reasoning() {
         ] {
             assert_eq!(accepts(end, &text), expected, "{end:?} {text}");
         }
+    }
+}
+
+/// Arguments that are not described are any text up to the mark after them.
+#[test]
+fn takes_any_arguments_of_a_call_by_name() {
+    let values = Kind::ALL.map(|_| value("=", ";"));
+    for nested in [Nested::Json, Nested::Tags, Nested::Python] {
+        let form = call_form(parameters("p", values.clone(), ",", nested));
+        let answer = ReasoningForm::default();
+        let calls = CallGrammar { tools: vec![("f", None)], ..one_tool(&form, &answer, json!({})) };
+        let grammars = bytes();
+        let grammar = grammars.build(Form::calls(&calls, "tools").unwrap()).unwrap();
+        let is_free = nested != Nested::Python;
+        assert!(!accepts_text(&grammars, &grammar, "<g pa=1;>"), "{nested:?}");
+        assert_eq!(accepts_text(&grammars, &grammar, "<f any text, at all>"), is_free);
+        assert!(accepts_text(&grammars, &grammar, "<f pa=1;>"), "{nested:?}");
+        assert!(!accepts_text(&grammars, &grammar, "<f pa=1;>>"), "{nested:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! Tool calls as a grammar, in the format in which the model writes them.
 
-use polydraft_text::{ArgumentForm, CallForm, Piece, ReasoningForm};
-use serde_json::Value;
+use polydraft_text::{ArgumentForm, CallForm, Nested, Piece, ReasoningForm};
+use serde_json::{Value, json};
 
 use super::marks::{Marks, escape_regex};
 use super::parameters::Parameters;
@@ -16,8 +16,8 @@ pub struct CallGrammar<'a> {
     pub answer: &'a ReasoningForm,
     /// Special tokens of the model.
     pub marks: Marks<'a>,
-    /// Tools by name, with the schemas of their arguments.
-    pub tools: Vec<(&'a str, Value)>,
+    /// Tools by name, with the schemas of their arguments; `None` allows any arguments.
+    pub tools: Vec<(&'a str, Option<Value>)>,
     /// Whether several calls are allowed.
     pub allow_several: bool,
     /// Whether text is allowed in place of calls, and between them. Calls must still be valid.
@@ -27,6 +27,9 @@ pub struct CallGrammar<'a> {
 /// Names of the rules of the marks around an answer, which depend on the prompt.
 pub(super) const ANSWER_OPEN: &str = "answer_open";
 pub(super) const ANSWER_CLOSE: &str = "answer_close";
+
+/// Space before a call.
+const LEAD: &str = "LEAD: /\\s{1,8}/\n";
 
 impl CallGrammar<'_> {
     /// Grammar in the library's dialect of Lark, with the rule `start`. JSON has the spaces that
@@ -50,15 +53,28 @@ impl CallGrammar<'_> {
         let section = format!("{} {calls}", marks.terms(&opening));
         let mut lark = match self.allow_text {
             true => self.with_text(&section, &calls, &opening),
+            // The first word of a call without a mark may follow a space.
+            false if form.trigger().is_empty() && !opening.is_empty() => {
+                format!("start: LEAD? {section}\n{LEAD}")
+            }
             false => format!("start: {section}\n"),
         };
         let names: Vec<String> = (0..tools.len()).map(|number| format!("call_{number}")).collect();
         lark += &format!("call: {}\n", names.join(" | "));
         for (number, (name, schema)) in tools.iter().enumerate() {
-            let (head, tail) = (self.terms(head, name), self.terms(&form.tail, name));
+            let head = self.terms(head, name);
             let arguments = format!("arguments_{number}");
+            if schema.is_none()
+                && let Some((mark, rest)) = self.mark_after_parameters()
+            {
+                lark += &format!("call_{number}: {head} {arguments} {}\n", self.terms(rest, name));
+                lark += &marks.up_to(&arguments, mark, "");
+                continue;
+            }
+            let tail = self.terms(&form.tail, name);
             let named = |problem| format!("{name}: {problem}");
-            let schema = standardise((*schema).clone()).map_err(named)?;
+            let schema = schema.clone().unwrap_or_else(|| json!({ "type": "object" }));
+            let schema = standardise(schema).map_err(named)?;
             lark += &format!("call_{number}: {head} {arguments} {tail}\n");
             let rules = match &form.arguments {
                 ArgumentForm::Json => {
@@ -72,6 +88,19 @@ impl CallGrammar<'_> {
             lark += &rules.map_err(named)?;
         }
         Ok(lark)
+    }
+
+    /// Mark after arguments that are not JSON, and what follows it, where it cannot stand inside
+    /// them.
+    fn mark_after_parameters(&self) -> Option<(&str, &[Piece])> {
+        let ArgumentForm::Parameters(parameters) = &self.form.arguments else { return None };
+        let has_marks = matches!(parameters.nested, Nested::Json | Nested::Tags);
+        match self.form.tail.split_first() {
+            Some((Piece::Text(mark), rest)) if has_marks && !mark.trim().is_empty() => {
+                Some((mark.trim_start(), rest))
+            }
+            _ => None,
+        }
     }
 
     /// Start rules where text is allowed.
@@ -104,7 +133,8 @@ impl CallGrammar<'_> {
                 }
                 opening => escape_regex(&opening.chars().take(1).collect::<String>()),
             };
-            return format!("start: {section} | TEXT?\nTEXT: /(?s:.+)/ & ~/(?s:\\s*{start}.*)/\n");
+            let text = format!("TEXT: /(?s:.+)/ & ~/(?s:\\s*{start}.*)/");
+            return format!("start: LEAD? {section} | TEXT?\n{LEAD}{text}\n");
         }
         let rest = marks.terms(&opening.trim_start()[trigger.len()..]);
         let section = format!("before {rest} {calls}");

@@ -12,6 +12,31 @@ fn whole(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| float().map(|number| number as u64))
 }
 
+/// Moves the limits of the parts that all hold into a schema that lists properties itself: they
+/// count the same members.
+pub(super) fn gather_counts(schema: &mut Map<String, Value>) {
+    if !schema.contains_key("properties") {
+        return;
+    }
+    let (mut least, mut most): (Option<u64>, Option<u64>) = (None, None);
+    for part in schema.get_mut("allOf").and_then(Value::as_array_mut).into_iter().flatten() {
+        let Some(part) = part.as_object_mut() else { continue };
+        let mut take = |keyword: &str| {
+            let count = part.get(keyword).and_then(whole)?;
+            part.remove(keyword).map(|_| count)
+        };
+        least = least.max(take("minProperties"));
+        most = take("maxProperties").into_iter().chain(most).min();
+    }
+    if let Some(least) = least.max(schema.get("minProperties").and_then(whole)) {
+        schema.insert("minProperties".to_owned(), least.into());
+    }
+    let most = schema.get("maxProperties").and_then(whole).into_iter().chain(most).min();
+    if let Some(most) = most {
+        schema.insert("maxProperties".to_owned(), most.into());
+    }
+}
+
 /// Replaces the limits on an object's members where some of those that are listed are optional,
 /// which the library cannot count: by the choices of optional ones that must or may be there.
 /// Members that are not listed are not counted, so that the schema allows no more than before.
@@ -184,6 +209,12 @@ mod tests {
         assert!(expanded(json!({ "properties": three, "minProperties": 4 })).is_err());
         let many: Map<String, Value> = (0..40).map(|n| (n.to_string(), json!({}))).collect();
         assert!(expanded(json!({ "properties": many, "minProperties": 20 })).is_err());
+        let parts = json!([{ "minProperties": 2 }, { "maxProperties": 3 }, true]);
+        let schema = json!({ "properties": three, "maxProperties": 4, "allOf": parts });
+        let Value::Object(mut schema) = schema else { panic!("an object") };
+        gather_counts(&mut schema);
+        assert_eq!((&schema["minProperties"], &schema["maxProperties"]), (&json!(2), &json!(3)));
+        assert_eq!(schema["allOf"], json!([{}, {}, true]));
         assert_eq!(choices(&["a", "b", "c"].map(str::to_owned), 2).unwrap().len(), 3);
     }
 }

@@ -78,7 +78,8 @@ impl Form {
     /// # Errors
     /// As for [`json`](Self::json), of the schemas of the tools' arguments.
     pub fn calls(calls: &CallGrammar, param: &'static str) -> Result<Self, String> {
-        calls.tools.iter().try_fold(1, |known, (_, schema)| check_multiples(known, schema))?;
+        let mut schemas = calls.tools.iter().filter_map(|(_, schema)| schema.as_ref());
+        schemas.try_fold(1, check_multiples)?;
         let lark = calls.lark()?;
         Ok(Self { json: !calls.allow_text, ..Self::new(Kind::Calls(lark), param) })
     }
@@ -144,7 +145,8 @@ impl Form {
         if !reasoning.is_empty() {
             let opening = match end {
                 PromptEnd::Inside => String::new(),
-                _ => terms(&form.opening),
+                // Its first word may follow a space, as in a line of text.
+                _ => format!("SPACE? {}", terms(&form.opening)),
             };
             start = format!("reasoning: {opening} thoughts SPACE?\n{inside}SPACE: /\\s{{1,8}}/\n");
         }
@@ -274,7 +276,7 @@ mod tests {
         // The multiples of all tools are counted.
         let form = crate::grammar::tests::hermes();
         let tools_rejected = |other: f64| {
-            let tools = vec![("f", number(997.0)), ("g", number(other))];
+            let tools = vec![("f", Some(number(997.0))), ("g", Some(number(other)))];
             let calls = CallGrammar {
                 form: &form,
                 answer: &ReasoningForm::default(),

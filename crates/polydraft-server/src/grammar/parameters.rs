@@ -16,6 +16,7 @@ use serde_json::{Map, Value, json};
 
 use super::counts::Counts;
 use super::marks::{Marks, escape_regex};
+use super::nested;
 use super::patterns::{contained_pattern, format_pattern};
 use super::schema::{json_of, restricted};
 
@@ -23,6 +24,9 @@ use super::schema::{json_of, restricted};
 const MAX_RULES: usize = 2000;
 /// Maximum number of objects in each other.
 const MAX_DEPTH: usize = 32;
+
+/// Names that a schema does not list.
+pub(super) const NAMES: &str = "/[A-Za-z_][A-Za-z0-9_.-]{0,63}/";
 
 /// Grammar of one tool's arguments.
 pub(super) struct Parameters<'a> {
@@ -35,14 +39,14 @@ pub(super) struct Parameters<'a> {
 }
 
 /// Rules under construction.
-struct Rules<'a> {
-    parameters: &'a Parameters<'a>,
-    lark: String,
-    count: usize,
+pub(super) struct Rules<'a> {
+    pub(super) parameters: &'a Parameters<'a>,
+    pub(super) lark: String,
+    pub(super) count: usize,
     /// Objects around the one whose members are being written.
     depth: usize,
     /// References whose rules exist or are being made.
-    references: Vec<(String, String)>,
+    pub(super) references: Vec<(String, String)>,
 }
 
 impl Parameters<'_> {
@@ -65,16 +69,16 @@ impl Parameters<'_> {
 
 /// Where members stand.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Level {
+pub(super) enum Level {
     /// Parameters of a call, or of a parameter in nested tags.
     Parameters,
-    /// Members of an object in the notation of Gemma.
-    Marked,
+    /// Members of an object in another notation than JSON.
+    Nested,
 }
 
 impl Rules<'_> {
     /// Adds a rule. Returns its name.
-    fn rule(&mut self, body: &str) -> Result<String, String> {
+    pub(super) fn rule(&mut self, body: &str) -> Result<String, String> {
         self.count += 1;
         if self.count > MAX_RULES {
             return Err(format!("expected a schema of at most {MAX_RULES} parts"));
@@ -85,7 +89,7 @@ impl Rules<'_> {
     }
 
     /// Members of an object, without what is around it.
-    fn members(&mut self, schema: &Value, level: Level) -> Result<String, String> {
+    pub(super) fn members(&mut self, schema: &Value, level: Level) -> Result<String, String> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
             return Err(format!("expected a schema of at most {MAX_DEPTH} objects in each other"));
@@ -116,7 +120,7 @@ impl Rules<'_> {
         }
         let separator = match level {
             Level::Parameters => self.parameters.form.separator.as_str(),
-            Level::Marked => ",",
+            Level::Nested => nested::separator(self.parameters.form),
         };
         let separator = self.parameters.marks.terms(separator);
         // Members that are not listed.
@@ -135,7 +139,15 @@ impl Rules<'_> {
                     false => format!(" & ~/({})/", listed.join("|")),
                 };
                 let key = format!("{}_KEY_{}", self.parameters.prefix.to_uppercase(), self.count);
-                let _ = writeln!(self.lark, "{key}: /[A-Za-z_][A-Za-z0-9_.-]{{0,63}}/{not_listed}");
+                let names = match level {
+                    Level::Nested => self.nested_names(),
+                    Level::Parameters => NAMES,
+                };
+                let _ = writeln!(self.lark, "{key}: {names}{not_listed}");
+                let key = match level {
+                    Level::Nested => self.nested_key_term(&key),
+                    Level::Parameters => key,
+                };
                 Some(self.member(&key, &others, level)?)
             }
             None => None,
@@ -151,7 +163,10 @@ impl Rules<'_> {
             after.push(body.map(|body| self.rule(&body)).transpose()?);
         }
         for (before, name) in names.into_iter().enumerate().rev() {
-            let key = self.parameters.marks.terms(name);
+            let key = match level {
+                Level::Nested => self.nested_key(name),
+                Level::Parameters => self.parameters.marks.terms(name),
+            };
             let member = self.member(&key, &properties[name], level)?;
             let optional = !required.contains(&name.as_str());
             let mut here = Vec::new();
@@ -174,9 +189,8 @@ impl Rules<'_> {
     /// A member: its name as a term, and its value.
     fn member(&mut self, key: &str, schema: &Value, level: Level) -> Result<String, String> {
         let Parameters { form, marks, .. } = self.parameters;
-        if level == Level::Marked {
-            let value = self.marked(schema)?;
-            return self.rule(&format!("{key} \":\" {value}"));
+        if level == Level::Nested {
+            return self.nested_member(key, schema);
         }
         let before = marks.terms(&form.before_key);
         let kinds = allowed_kinds(schema, self.parameters.root);
@@ -226,7 +240,7 @@ impl Rules<'_> {
     }
 
     /// A string as plain text, and the mark after it.
-    fn text(&mut self, schema: &Value, around: &ValueForm) -> Result<String, String> {
+    pub(super) fn text(&mut self, schema: &Value, around: &ValueForm) -> Result<String, String> {
         let marks = self.parameters.marks;
         let mark = match around.after.first() {
             Some(Piece::Text(text)) => text.clone(),
@@ -254,20 +268,8 @@ impl Rules<'_> {
                 .collect::<Result<_, _>>()?;
             return Ok(format!("({})", texts.join(" | ")));
         }
-        let number = |key: &str| schema.get(key).and_then(Value::as_u64);
-        let lengths = match (number("minLength"), number("maxLength")) {
-            (None, None) => None,
-            (min, None) => Some(format!("(?s:.{{{},}})", min.unwrap_or(0))),
-            (min, Some(max)) => Some(format!("(?s:.{{{},{max}}})", min.unwrap_or(0))),
-        };
-        let patterns = match schema.get("pattern") {
-            Some(Value::Array(patterns)) => patterns.as_slice(),
-            pattern => pattern.map_or(&[][..], std::slice::from_ref),
-        };
-        let patterns = patterns.iter().filter_map(Value::as_str).map(contained_pattern);
-        let format = schema.get("format").and_then(Value::as_str).and_then(format_pattern);
-        let restrictions: Vec<String> =
-            patterns.chain(format).chain(lengths).map(|part| format!("/{part}/")).collect();
+        let lengths = lengths(&schema).map(|lengths| format!("/(?s:.{lengths})/"));
+        let restrictions: Vec<String> = patterns(&schema).into_iter().chain(lengths).collect();
         if restrictions.is_empty() {
             let name = format!("{}_text_{}", self.parameters.prefix, self.count);
             self.count += 1;
@@ -292,7 +294,8 @@ impl Rules<'_> {
         let form = self.parameters.form;
         let is_nested = kinds.iter().any(|kind| matches!(kind, Kind::Object | Kind::Array));
         match form.nested {
-            Nested::Marked if is_nested => return self.marked_of(schema, kinds),
+            Nested::Marked if is_nested => return self.nested_of(schema, kinds),
+            Nested::Python => return self.nested_of(schema, kinds),
             Nested::Tags if is_nested => return self.tagged(schema, kinds),
             _ => {}
         }
@@ -301,87 +304,13 @@ impl Rules<'_> {
         self.rule(&format!("%json {schema}"))
     }
 
-    /// A value in the notation of Gemma: JSON with other marks around strings, and none around
-    /// names.
-    fn marked(&mut self, schema: &Value) -> Result<String, String> {
-        // Any value, which may have any values in it.
-        let is_any = *schema == Value::Bool(true) || *schema == json!({});
-        let reference = schema.get("$ref").and_then(Value::as_str).or(is_any.then_some(""));
-        let reference = reference.map(str::to_owned);
-        if let Some(reference) = &reference {
-            if let Some((_, name)) = self.references.iter().find(|(known, _)| known == reference) {
-                return Ok(name.clone());
-            }
-            let name = format!("{}_ref_{}", self.parameters.prefix, self.references.len());
-            self.references.push((reference.clone(), name.clone()));
-            let kinds = allowed_kinds(schema, self.parameters.root);
-            let kinds: Vec<Kind> =
-                Kind::ALL.into_iter().filter(|kind| kinds[*kind as usize]).collect();
-            let body = self.marked_of(schema, &kinds)?;
-            let _ = writeln!(self.lark, "{name}: {body}");
-            return Ok(name);
-        }
-        let kinds = allowed_kinds(schema, self.parameters.root);
-        let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| kinds[*kind as usize]).collect();
-        self.marked_of(schema, &kinds)
-    }
-
-    fn marked_of(&mut self, schema: &Value, kinds: &[Kind]) -> Result<String, String> {
-        let schema = self.merged(schema, 0)?;
-        if let Some(choices) = ["anyOf", "oneOf"].iter().find_map(|k| schema.get(*k)?.as_array()) {
-            let fitting = choices.iter().filter(|choice| {
-                let allowed = allowed_kinds(choice, self.parameters.root);
-                kinds.iter().any(|kind| allowed[*kind as usize])
-            });
-            let fitting: Vec<Value> = fitting.cloned().collect();
-            let choices: Vec<String> =
-                fitting.iter().map(|choice| self.marked(choice)).collect::<Result<_, _>>()?;
-            return self.rule(&choices.join(" | "));
-        }
-        let (opening, closing) = self.parameters.form.string_marks().unwrap_or(("\"", "\""));
-        let (opening, closing) = (opening.to_owned(), closing.to_owned());
-        let mut choices = Vec::new();
-        for kind in kinds {
-            choices.push(match kind {
-                Kind::String => {
-                    let around = ValueForm {
-                        before: String::new(),
-                        after: vec![Piece::Text(closing.clone())],
-                    };
-                    let text = self.text(&schema, &around)?;
-                    format!("{} {text}", self.parameters.marks.terms(&opening))
-                }
-                Kind::Object => {
-                    let members = self.members(&schema, Level::Marked)?;
-                    format!("\"{{\" {members} \"}}\"")
-                }
-                Kind::Array => {
-                    let item = schema.get("items").cloned().unwrap_or_else(|| json!({}));
-                    let item = match item {
-                        Value::Object(ref members) if members.is_empty() => self.scalar()?,
-                        item => self.marked(&item)?,
-                    };
-                    let list = self.list(&schema, &item, "\",\"")?;
-                    format!("\"[\" {list} \"]\"")
-                }
-                kind => {
-                    let schema = restricted(&schema, &[*kind], self.parameters.root);
-                    format!("%json {}", json_of(&schema)?)
-                }
-            });
-        }
-        let rules: Vec<String> =
-            choices.iter().map(|choice| self.rule(choice)).collect::<Result<_, _>>()?;
-        self.rule(&rules.join(" | "))
-    }
-
-    /// Any value but objects and lists.
-    fn scalar(&mut self) -> Result<String, String> {
-        self.marked_of(&json!({}), &[Kind::String, Kind::Number, Kind::Boolean, Kind::Null])
-    }
-
     /// Elements of a list.
-    fn list(&mut self, schema: &Value, item: &str, separator: &str) -> Result<String, String> {
+    pub(super) fn list(
+        &mut self,
+        schema: &Value,
+        item: &str,
+        separator: &str,
+    ) -> Result<String, String> {
         let number = |key: &str| schema.get(key).and_then(Value::as_u64);
         let (min, max) = (number("minItems").unwrap_or(0), number("maxItems"));
         if max == Some(0) {
@@ -397,10 +326,12 @@ impl Rules<'_> {
 
     /// A value in nested tags.
     fn tagged(&mut self, schema: &Value, kinds: &[Kind]) -> Result<String, String> {
+        let is_any = *schema == Value::Bool(true) || *schema == json!({});
         let schema = self.merged(schema, 0)?;
         let mut choices = Vec::new();
         for kind in kinds {
             choices.push(match kind {
+                Kind::Object if is_any => self.any_tagged()?,
                 Kind::Object => self.members(&schema, Level::Parameters)?,
                 Kind::Array => {
                     let items =
@@ -418,8 +349,20 @@ impl Rules<'_> {
         self.rule(&choices.join(" | "))
     }
 
+    /// Any members in nested tags, which may have any members in them.
+    fn any_tagged(&mut self) -> Result<String, String> {
+        if let Some((_, name)) = self.references.iter().find(|(known, _)| known.is_empty()) {
+            return Ok(name.clone());
+        }
+        let name = format!("{}_ref_{}", self.parameters.prefix, self.references.len());
+        self.references.push((String::new(), name.clone()));
+        let members = self.members(&json!({}), Level::Parameters)?;
+        let _ = writeln!(self.lark, "{name}: {members}");
+        Ok(name)
+    }
+
     /// A schema with its reference and its parts merged.
-    fn merged(&self, schema: &Value, depth: usize) -> Result<Value, String> {
+    pub(super) fn merged(&self, schema: &Value, depth: usize) -> Result<Value, String> {
         let Value::Object(members) = schema else { return Ok(json!({})) };
         if depth > 32 {
             return Err("references that only name each other are not supported".to_owned());
@@ -472,6 +415,27 @@ impl Rules<'_> {
         }
         Ok(Value::Object(merged))
     }
+}
+
+/// Number of characters that a schema allows, as the end of a regular expression.
+pub(super) fn lengths(schema: &Value) -> Option<String> {
+    let number = |key: &str| schema.get(key).and_then(Value::as_u64);
+    match (number("minLength"), number("maxLength")) {
+        (None, None) => None,
+        (min, None) => Some(format!("{{{},}}", min.unwrap_or(0))),
+        (min, Some(max)) => Some(format!("{{{},{max}}}", min.unwrap_or(0))),
+    }
+}
+
+/// Regular expressions of the patterns and the format that a schema asks for.
+pub(super) fn patterns(schema: &Value) -> Vec<String> {
+    let patterns = match schema.get("pattern") {
+        Some(Value::Array(patterns)) => patterns.as_slice(),
+        pattern => pattern.map_or(&[][..], std::slice::from_ref),
+    };
+    let patterns = patterns.iter().filter_map(Value::as_str).map(contained_pattern);
+    let format = schema.get("format").and_then(Value::as_str).and_then(format_pattern);
+    patterns.chain(format).map(|part| format!("/{part}/")).collect()
 }
 
 /// Stands for the term of a parameter's name in the terms after its value.

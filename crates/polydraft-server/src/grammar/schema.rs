@@ -13,7 +13,7 @@
 use polydraft_text::Kind;
 use serde_json::{Map, Value, json};
 
-use super::counts::expand_counts;
+use super::counts::{expand_counts, gather_counts};
 use super::parts::{visit_parts, with_path_segment};
 
 /// Formats that the library supports.
@@ -88,6 +88,7 @@ fn walk(schema: Value, root: &Value, path: &mut String) -> Result<Value, String>
         }
     }
     bound_integers(&mut schema);
+    gather_counts(&mut schema);
     expand_counts(&mut schema)
         .map_err(|problem| format!("{path}: minProperties, maxProperties: {problem}"))?;
     visit_parts(&mut schema, path, &mut |part, path| {

@@ -122,7 +122,7 @@ fn accepts_exactly_the_calls_of_the_form() {
         "required": ["a"],
         "additionalProperties": false, "$defs": { "n": { "type": "integer" } } });
     let calls_grammar = |form: CallForm, several, free| {
-        let tools = vec![("add", one.clone()), ("now", json!({ "type": "object" }))];
+        let tools = vec![("add", Some(one.clone())), ("now", None)];
         let answer = &ReasoningForm::default();
         let marks = Marks(None);
         let calls = CallGrammar {
@@ -177,7 +177,7 @@ fn accepts_exactly_the_calls_of_the_form() {
         );
     }
     // Certain tokens are forced, up to the first choice.
-    let tools = vec![("add", one.clone())];
+    let tools = vec![("add", Some(one.clone()))];
     let calls = CallGrammar {
         form: &hermes(),
         answer: &ReasoningForm::default(),

@@ -2,6 +2,9 @@
 
 use serde_json::Value;
 
+/// Number of decimal digits that every 64-bit floating-point number keeps.
+const MAX_DIGITS: usize = 15;
+
 /// Reads JSON. Numbers that are too large, such as `1e400`, become the largest there is: they are
 /// valid JSON, which a grammar allows a model to write, but no value of common languages.
 ///
@@ -12,6 +15,15 @@ pub fn read_json(text: &str) -> Result<Value, serde_json::Error> {
         Some(finite) => serde_json::from_str(&finite),
         None => Err(error),
     })
+}
+
+/// Text of a JSON value whose numbers have more digits than 64 bits of floating point hold; `None`
+/// where `value`, which was read from it, loses nothing.
+pub(super) fn as_written<'t>(text: &'t str, value: &Value) -> Option<&'t str> {
+    let is_long = |number: &str| number.bytes().filter(u8::is_ascii_digit).count() > MAX_DIGITS;
+    let has_long = text.split(|next: char| !next.is_ascii_digit() && next != '.').any(is_long);
+    let is_same = || serde_json::from_str::<Value>(text).is_ok_and(|read| read == *value);
+    (has_long && is_same()).then_some(text)
 }
 
 /// Replaces too large numbers; `None` if there are none.
@@ -64,5 +76,18 @@ mod tests {
         for wrong in ["", "1e400.", "{1e400}", "[1e400", "--1e400", "\u{e4}1e400"] {
             assert!(read_json(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn long_numbers_stay_as_written() {
+        let written = |text| as_written(text, &read_json(text).unwrap());
+        for text in ["12345678901234567890123", "0.12345678901234567", "[1, 12345678901234567e3]"] {
+            assert_eq!(written(text), Some(text));
+        }
+        for text in ["123", "1.5e10", "\"12345678901234567\"x", "1e400"] {
+            let read = read_json(text).unwrap_or(Value::String(text.to_owned()));
+            assert_eq!(as_written(text, &read), None, "{text}");
+        }
+        assert_eq!(as_written("12345678901234567890", &json!("12345678901234567890")), None);
     }
 }

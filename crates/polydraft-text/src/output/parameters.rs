@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::form::{ArgumentForm, CallForm, Kind, Nested, ParameterForm, ValueForm};
 use super::literals::{Kinds, allowed_kinds, read_value};
+use super::numbers::as_written;
 use super::pattern::{Match, Piece, Slots, matches, partial_mark_len};
 
 /// Result of a step.
@@ -92,7 +93,8 @@ impl Parameters {
             let pattern = parameter_start(parameters, self.count, Some(value));
             match matches(&pattern, pending, &self.names, Slots::default(), false) {
                 Match::Yes(slots, end) if found.as_ref().is_none_or(|(best, ..)| end > *best) => {
-                    found = Some((end, slots.key.unwrap_or_default(), value.before.as_str()));
+                    let key = self.listed(slots.key.unwrap_or_default());
+                    found = Some((end, key, value.before.as_str()));
                 }
                 Match::Partial => waits = true,
                 Match::Yes(..) | Match::No => {}
@@ -143,7 +145,9 @@ impl Parameters {
         let value = value_of(text, &current.kinds, schema, &self.schema, parameters);
         let opening = if self.keys.is_empty() { "{" } else { ", " };
         self.keys.push(current.key.clone());
-        format!("{opening}{}: {value}", Value::from(current.key.as_str()))
+        let exact =
+            as_written(text.trim(), &value).map_or_else(|| value.to_string(), str::to_owned);
+        format!("{opening}{}: {exact}", Value::from(current.key.as_str()))
     }
 
     /// Ends the arguments where the answer ends: the pending text is the rest of a value.
@@ -196,6 +200,15 @@ impl Parameters {
         }
         current.scanned = pending.len() - partial_mark_len(pending, mark);
         None
+    }
+
+    /// The listed name that `key` is but for white space around it; else `key`.
+    fn listed(&self, key: String) -> String {
+        if self.names.contains(&key) {
+            return key;
+        }
+        let same = self.names.iter().find(|name| name.trim() == key.trim());
+        same.cloned().unwrap_or(key)
     }
 
     /// Schema of a parameter.

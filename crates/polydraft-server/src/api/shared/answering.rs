@@ -56,14 +56,15 @@ pub async fn run_blocking<T: Send + 'static>(
 /// Function of a route that prepares a request and its form of answer.
 pub type Prepare<A> = fn(&LoadedModel, Value) -> Result<Prepared<A>, Problem>;
 
-/// Function of a route that answers some requests without decoding.
-pub type Shortcut = fn(&LoadedModel, &Value) -> Option<Direct>;
+/// Function of a route that looks at a request first, and answers some without decoding.
+pub type Shortcut = fn(&LoadedModel, &Value) -> Result<Direct, Problem>;
 
-/// Answer without decoding.
+/// What a route does without decoding.
+#[derive(Default)]
 pub struct Direct {
-    /// Body of the answer.
-    pub body: Value,
-    /// Whether the model is to be unloaded.
+    /// Body of the answer to a request without output; `None` decodes.
+    pub body: Option<Value>,
+    /// Whether the model is to be unloaded after the answer.
     pub unloads: bool,
 }
 
@@ -72,7 +73,7 @@ pub fn decoding_route<A: Reply + 'static>(
     prepare: Prepare<A>,
     dialect: Dialect,
 ) -> MethodRouter<Arc<Models>> {
-    decoding_route_unless(|_, _| None, prepare, dialect)
+    decoding_route_unless(|_, _| Ok(Direct::default()), prepare, dialect)
 }
 
 /// Returns a route that decodes unless `shortcut` answers.
@@ -105,11 +106,12 @@ async fn decode<A: Reply + 'static>(
 ) -> Result<Response, Problem> {
     let log = request.extensions().get::<Arc<RequestLog>>().cloned();
     let (model, mut body) = read_request(&models, request).await?;
-    if let Some(direct) = shortcut(&model, &body) {
-        if direct.unloads {
+    let Direct { body: direct, unloads } = shortcut(&model, &body)?;
+    if let Some(answer) = direct {
+        if unloads {
             models.unload(model).await;
         }
-        return Ok(Json(direct.body).into_response());
+        return Ok(Json(answer).into_response());
     }
     set_defaults(&model.options.defaults, &mut body);
     let shared = model.clone();
@@ -131,6 +133,9 @@ async fn decode<A: Reply + 'static>(
         requests.iter_mut().for_each(|params| params.grammar = Some(grammar.clone()));
     }
     let mut events = model.engine.submit(requests, log.clone())?;
+    if unloads {
+        models.unload(model).await;
+    }
     if stream {
         return Ok(ignored.add_header(stream::respond(answer, events, log, dialect)));
     }

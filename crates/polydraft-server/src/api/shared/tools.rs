@@ -309,9 +309,11 @@ fn required_form(
     let tools = functions.iter().filter(is_callable).map(|function| {
         let schema = match &function.parameters {
             // Without parameters the arguments are empty.
-            None => json!({ "type": "object", "properties": {}, "additionalProperties": false }),
-            Some(_) if is_auto && !strict(function) => json!({ "type": "object" }),
-            Some(schema) => object_schema(schema),
+            None => {
+                Some(json!({ "type": "object", "properties": {}, "additionalProperties": false }))
+            }
+            Some(_) if is_auto && !strict(function) => None,
+            Some(schema) => Some(object_schema(schema)),
         };
         (function.name.as_str(), schema)
     });
