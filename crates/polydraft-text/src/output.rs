@@ -96,6 +96,8 @@ pub struct OutputParser {
     reasoning: Option<Reasoning>,
     calls: Option<Calls>,
     channels: Option<Channels>,
+    /// Mark of the output's end, where the others stay in the text.
+    end: Option<&'static str>,
 }
 
 impl OutputParser {
@@ -112,7 +114,14 @@ impl OutputParser {
         let reasoning = (channels.is_none() && splits_reasoning)
             .then(|| Reasoning::new(form.reasoning.clone(), prompt));
         let calls = form.calls.clone().filter(|_| channels.is_none() && !tools.is_empty());
-        Self { reasoning, calls: calls.map(|form| Calls::new(form, tools)), channels }
+        let calls = calls.map(|form| Calls::new(form, tools));
+        let end = channels::RETURN;
+        Self {
+            reasoning,
+            calls,
+            end: (form.has_channels && channels.is_none()).then_some(end),
+            channels,
+        }
     }
 
     /// Whether the output is inside the reasoning.
@@ -137,7 +146,11 @@ impl OutputParser {
         }
         let split = match &mut self.reasoning {
             Some(reasoning) => reasoning.push(text),
-            None => Split { answer: text.to_owned(), ..Split::default() },
+            None => {
+                // The mark is a token of its own.
+                let answer = self.end.map_or_else(|| text.to_owned(), |end| text.replace(end, ""));
+                Split { answer, ..Split::default() }
+            }
         };
         self.split_parts(split)
     }

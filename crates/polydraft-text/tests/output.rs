@@ -297,3 +297,21 @@ fn templates_without_calls_have_no_form() {
     let parsed: Value = json!(parse(&plain, &["x"], false).0);
     assert_eq!(parsed, "x");
 }
+
+/// Channels that stay in the text, without the mark of the output's end.
+#[test]
+fn keeps_channels_where_reasoning_is_not_separate() {
+    let form = OutputForm { has_channels: true, ..OutputForm::default() };
+    let mut parser = OutputParser::new(&form, false, PromptEnd::Before, Arc::default());
+    let mut parts = parser.push("<|channel|>final<|message|>Hi");
+    parts.extend(parser.push("<|return|>"));
+    parts.extend(parser.finish(false));
+    let text: String = parts
+        .into_iter()
+        .map(|part| match part {
+            OutputPart::Text(text) => text,
+            part => panic!("{part:?}"),
+        })
+        .collect();
+    assert_eq!(text, "<|channel|>final<|message|>Hi");
+}

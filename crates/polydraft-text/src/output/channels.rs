@@ -12,8 +12,10 @@ use super::pattern::partial_mark_len;
 
 /// Mark at the end of a message that another one follows.
 pub(crate) const END: &str = "<|end|>";
+/// Mark at the end of the output.
+pub(crate) const RETURN: &str = "<|return|>";
 /// Marks that end a message.
-const ENDS: [&str; 4] = [END, "<|return|>", "<|call|>", "<|start|>"];
+const ENDS: [&str; 4] = [END, RETURN, "<|call|>", "<|start|>"];
 /// Marks of a header.
 const CHANNEL: &str = "<|channel|>";
 const MESSAGE: &str = "<|message|>";
@@ -22,7 +24,7 @@ const STARTS: [&str; 4] = [CHANNEL, "<|start|>", "to=", "assistant"];
 
 /// All marks of the format.
 pub const MARKS: [&str; 7] =
-    [CHANNEL, MESSAGE, "<|start|>", "<|end|>", "<|call|>", "<|return|>", "<|constrain|>"];
+    [CHANNEL, MESSAGE, "<|start|>", "<|end|>", "<|call|>", RETURN, "<|constrain|>"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
