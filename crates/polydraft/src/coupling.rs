@@ -11,6 +11,7 @@ pub mod hub;
 pub mod k_seq;
 pub mod naive;
 pub mod priority;
+pub mod race;
 pub mod recursive;
 pub mod registry;
 pub mod single;
@@ -361,6 +362,8 @@ crate::registry! {
     KSeq(k_seq::Settings) = "k-seq",
     /// Recursive rejection (SpecInfer; RSD): i.i.d., without replacement or distinct drafts.
     Recursive(NoSettings<recursive::Recursive>) = "recursive",
+    /// Shares by a race: draws without replacement at the best acceptance; any but distinct drafts.
+    Race(NoSettings<race::Race>) = "race",
     /// A draw from the target, accepted if it was drafted: any drafts.
     Naive(NoSettings<naive::Naive>) = "naive",
     /// SpecHub and its extension to n drafts: hub or greedy drafts.

@@ -43,6 +43,7 @@ pub mod error;
 pub mod gumbel;
 pub mod policy;
 pub mod priorities;
+mod race;
 pub mod random;
 pub mod registry;
 mod residual;

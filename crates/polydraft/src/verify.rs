@@ -10,6 +10,7 @@ mod block;
 mod greedy_block;
 mod invariant;
 pub mod nested_priority;
+mod pooled;
 mod token;
 mod traversal;
 pub mod walk;
@@ -205,6 +206,8 @@ crate::registry! {
     Block(NoSettings<block::Block>) = "block",
     /// Traversal from the leaves up (Weng et al. 2025).
     Traversal(NoSettings<traversal::Traversal>) = "traversal",
+    /// Pooled layers: the nodes of a level share its capacity; any but distinct drafts.
+    Pooled(NoSettings<pooled::Pooled>) = "pooled",
     /// The path of highest ratios, verified as a block (GBV).
     GreedyBlock(NoSettings<greedy_block::GreedyBlock>) = "greedy-block",
     /// The path that priorities select node by node, verified as a block.
@@ -219,8 +222,7 @@ crate::registry! {
 const ALIASES: [(&str, &str); 2] = [("spectr", "k-seq"), ("specinfer", "recursive")];
 const WALK: &str = "walk:";
 /// Verifiers by decreasing acceptance. The others are exact for no further trees.
-const BY_PREFERENCE: [&str; 6] =
-    ["nested-priority", "traversal", "walk:priority", "walk:hub", "specinfer", "walk:naive"];
+const BY_PREFERENCE: [&str; 4] = ["nested-priority", "pooled", "specinfer", "walk:naive"];
 
 impl VerifierKind {
     /// All verifiers with their default settings, and a walk with each built-in rule.

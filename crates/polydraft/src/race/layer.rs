@@ -1,0 +1,295 @@
+//! One layer of pooled verification: what of the target's mass at some nodes goes to their drawn
+//! children, and what is left to be emitted at the nodes themselves.
+//!
+//! Draws that a race cannot take at once are taken in stages. Draws without replacement are pairs:
+//! given the first pair, the next one is a pair without replacement from the rest of the draft's
+//! distribution. Where a pair gets a part of the capacity, the rest of the capacity is divided
+//! between what is left of the demands and what the layers above have left to emit, in proportion.
+//! So a stage is a race for the demands that the earlier stages left, of the same form (the proof is
+//! in `docs/theory.md`). The most likely tokens of greedy, hub and top-k drafts are drawn for
+//! certain; each is an entry of its own, beside the one that is drawn from the rest.
+
+use super::{Kind, Race};
+use crate::drafting::{Drafting, Draws, remaining_mass};
+use crate::{Distribution, RandomSource, Token};
+
+/// A node of a layer, with what was drawn below it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Drawn<'a> {
+    pub draft: &'a Distribution,
+    pub draws: Draws,
+    /// The tokens in the order of their draws, repeated as often as they were drawn.
+    pub tokens: &'a [Token],
+}
+
+/// What is left of a node's demand.
+#[derive(Debug, Default)]
+struct Rest {
+    weight: f64,
+    /// By stored token of the draft's distribution.
+    left: Vec<f64>,
+    /// Of all other tokens.
+    outside: f64,
+    /// Weights of the drawn tokens.
+    shares: Vec<(Token, f64)>,
+}
+
+/// Draws of one entry of a race.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    node: usize,
+    /// The token that is drawn for certain.
+    certain: Option<Token>,
+    /// The drawn tokens of this entry, as a range of the node's.
+    from: usize,
+    to: usize,
+}
+
+/// A layer, with buffers that are used again.
+#[derive(Debug, Default)]
+pub(crate) struct Layer {
+    race: Race,
+    nodes: Vec<Rest>,
+    used: usize,
+    parts: Vec<Part>,
+    drawn: Vec<(usize, usize)>,
+    shares: Vec<f64>,
+    /// Mass that belongs to the layers above.
+    above: f64,
+    /// Capacity that no drawn token has yet.
+    capacity: f64,
+}
+
+impl Layer {
+    /// Starts a layer whose nodes have these weights, targets and draws. The weights sum to at most
+    /// 1.
+    pub fn start<'a>(
+        &mut self,
+        nodes: impl Iterator<Item = (f64, &'a Distribution, Option<&'a Distribution>)>,
+    ) {
+        self.used = 0;
+        let mut sum = 0.0;
+        for (weight, target, draft) in nodes {
+            if self.nodes.len() == self.used {
+                self.nodes.push(Rest::default());
+            }
+            self.nodes[self.used].start(weight, target, draft);
+            self.used += 1;
+            sum += weight;
+        }
+        self.above = (1.0 - sum).max(0.0);
+        self.capacity = 1.0;
+    }
+
+    /// Divides the capacity among all drawn tokens.
+    pub fn divide(&mut self, drawn: &[Option<Drawn>]) {
+        let mut stage = 0;
+        while self.prepare(drawn, stage) {
+            self.share(drawn);
+            stage += 1;
+        }
+    }
+
+    /// Computes the expected shares of a stage, which depend on the tokens of the earlier stages
+    /// only. Returns false if no node has such a stage.
+    pub fn prepare(&mut self, drawn: &[Option<Drawn>], stage: usize) -> bool {
+        self.race.clear();
+        self.parts.clear();
+        let scale = 1.0 / (self.left() + self.above);
+        for (node, drawn) in drawn.iter().enumerate() {
+            let Some(drawn) = drawn.filter(|_| self.nodes[node].weight > 0.0) else { continue };
+            self.add(node, drawn, stage, scale);
+        }
+        if self.parts.is_empty() {
+            return false;
+        }
+        self.race.prepare();
+        for (entry, part) in self.parts.iter().enumerate() {
+            let (rest, left) = (&mut self.nodes[part.node], self.race.left(entry));
+            match part.certain {
+                Some(token) => {
+                    let draft = drawn[part.node].and_then(|drawn| drawn.draft.position(token));
+                    if let (Some(position), Some(left)) = (draft, left.first()) {
+                        rest.left[position] = left / scale;
+                    }
+                }
+                // Certain tokens are no part of this entry.
+                None => {
+                    let probabilities = self.race.probabilities(entry);
+                    let all = rest.left.iter_mut().zip(left).zip(probabilities);
+                    all.filter(|(_, probability)| **probability > 0.0)
+                        .for_each(|((rest, left), _)| *rest = left / scale);
+                }
+            }
+        }
+        true
+    }
+
+    /// Adds the draws of one node in a stage.
+    fn add(&mut self, node: usize, drawn: Drawn, stage: usize, scale: f64) {
+        let Drawn { draft, draws, tokens } = drawn;
+        let left = &self.nodes[node].left;
+        let all = |kind, removed: &[Token], race: &mut Race| {
+            race.add(kind, |probabilities, demands| {
+                let rest = if removed.is_empty() { 1.0 } else { remaining_mass(draft, removed) };
+                probabilities.extend(draft.stored().iter().map(|q| q / rest));
+                for token in removed {
+                    draft.position(*token).into_iter().for_each(|at| probabilities[at] = 0.0);
+                }
+                demands.extend(left.iter().map(|left| left * scale));
+            });
+        };
+        let part = |certain, from, to| Part { node, certain, from, to };
+        match draws.scheme {
+            Drafting::WithoutReplacement => {
+                let from = 2 * stage;
+                let count = tokens.len().saturating_sub(from).min(2);
+                // The second token of the last two is certain given the first.
+                let kind = if count == 2 { Kind::Pair } else { Kind::Independent(1) };
+                if count > 0 {
+                    all(kind, &tokens[..from], &mut self.race);
+                    self.parts.push(part(None, from, from + count));
+                }
+            }
+            _ if stage > 0 => {}
+            Drafting::Iid | Drafting::Distinct => {
+                all(Kind::Independent(tokens.len()), &[], &mut self.race);
+                self.parts.push(part(None, 0, tokens.len()));
+            }
+            Drafting::Greedy | Drafting::Hub | Drafting::TopK => {
+                let count = draws.count - usize::from(draws.scheme != Drafting::TopK);
+                let certain = draft.most_likely(count);
+                for token in &certain {
+                    let Some(at) = draft.position(*token) else { continue };
+                    self.race.add(Kind::Independent(1), |probabilities, demands| {
+                        probabilities.push(1.0);
+                        demands.push(left[at] * scale);
+                    });
+                    let from = tokens.iter().position(|drawn| drawn == token).unwrap_or_default();
+                    self.parts.push(part(Some(*token), from, from + 1));
+                }
+                let last = tokens.iter().position(|token| !certain.contains(token));
+                if let Some(from) = last {
+                    all(Kind::Independent(1), &certain, &mut self.race);
+                    self.parts.push(part(None, from, from + 1));
+                }
+            }
+        }
+    }
+
+    /// Gives the drawn tokens of the prepared stage their shares.
+    pub fn share(&mut self, drawn: &[Option<Drawn>]) {
+        self.drawn.clear();
+        for (entry, part) in self.parts.iter().enumerate() {
+            let Some(Drawn { draft, tokens, .. }) = drawn[part.node] else { continue };
+            for token in &tokens[part.from..part.to] {
+                let index = if part.certain.is_some() { Some(0) } else { draft.position(*token) };
+                self.drawn.extend(index.map(|index| (entry, index)));
+            }
+        }
+        self.race.shares(&self.drawn, &mut self.shares);
+        let (mut shares, mut sum) = (self.shares.iter(), 0.0);
+        for part in &self.parts {
+            let Some(Drawn { tokens, .. }) = drawn[part.node] else { continue };
+            for (token, share) in tokens[part.from..part.to].iter().zip(&mut shares) {
+                sum += share;
+                let weight = self.capacity * share;
+                let known = &mut self.nodes[part.node].shares;
+                match known.iter_mut().find(|(known, _)| known == token) {
+                    Some((_, known)) => *known += weight,
+                    None => known.push((*token, weight)),
+                }
+            }
+        }
+        self.capacity *= (1.0 - sum).max(0.0);
+    }
+
+    /// Sum of the expected shares of the prepared stage.
+    pub fn accepted(&self) -> f64 {
+        (0..self.parts.len()).map(|entry| self.race.accepted(entry)).sum()
+    }
+
+    /// Weight of a drawn token of a node.
+    pub fn weight(&self, node: usize, token: Token) -> f64 {
+        let shares = &self.nodes[node].shares;
+        shares.iter().find(|(drawn, _)| *drawn == token).map_or(0.0, |(_, share)| *share)
+    }
+
+    /// Capacity that no drawn token has.
+    pub fn capacity(&self) -> f64 {
+        self.capacity
+    }
+
+    /// What is left of all demands.
+    fn left(&self) -> f64 {
+        self.nodes[..self.used].iter().map(Rest::sum).sum()
+    }
+
+    /// Probability to stop at this layer if no deeper one has stopped.
+    pub fn stops(&self) -> f64 {
+        let left = self.left();
+        if self.above > 0.0 { left / (left + self.above) } else { 1.0 }
+    }
+
+    /// Node at which the output ends if this layer stops.
+    pub fn pick(&self, rng: &mut dyn RandomSource) -> usize {
+        let sums: Vec<f64> = self.nodes[..self.used].iter().map(Rest::sum).collect();
+        rng.pick(&sums)
+    }
+
+    /// Token after a node, in proportion to what is left.
+    pub fn emit(
+        &self,
+        node: usize,
+        target: &Distribution,
+        draft: Option<&Distribution>,
+        rng: &mut dyn RandomSource,
+    ) -> Token {
+        let Rest { weight, left, .. } = &self.nodes[node];
+        let Some(draft) = draft else { return target.sample(rng) };
+        let covered = |token| {
+            let left = draft.position(token).map(|position| left[position]);
+            left.map_or(0.0, |left| weight * target.probability(token) - left)
+        };
+        target.sample_excess(*weight, covered, rng)
+    }
+
+    /// What is left of a node's demand, by token, shape `[vocabulary]`; it sums to 1.
+    pub fn rest(&self, node: usize, target: &Distribution, draft: &Distribution) -> Vec<f64> {
+        let Rest { weight, left, .. } = &self.nodes[node];
+        let at = |token: usize| match draft.position(token as Token) {
+            Some(position) => left[position],
+            None => weight * target.probability(token as Token),
+        };
+        let mut rest: Vec<f64> = (0..target.vocabulary()).map(at).collect();
+        let sum: f64 = rest.iter().sum();
+        rest.iter_mut().for_each(|left| *left /= sum);
+        if sum > 0.0 { rest } else { target.to_vec() }
+    }
+}
+
+impl Rest {
+    fn start(&mut self, weight: f64, target: &Distribution, draft: Option<&Distribution>) {
+        (self.weight, self.outside) = (weight, 0.0);
+        self.left.clear();
+        self.shares.clear();
+        let Some(draft) = draft else {
+            self.outside = weight;
+            return;
+        };
+        if draft.dense().is_some() {
+            self.left.resize(draft.vocabulary(), 0.0);
+            target.support().for_each(|(token, p)| self.left[token as usize] = weight * p);
+            return;
+        }
+        let Self { left, outside, .. } = self;
+        draft.for_each_pair(target, |_, q, p| match q > 0.0 {
+            true => left.push(weight * p),
+            false => *outside += weight * p,
+        });
+    }
+
+    fn sum(&self) -> f64 {
+        self.left.iter().sum::<f64>() + self.outside
+    }
+}
