@@ -27,13 +27,13 @@ mod groups;
 pub(crate) mod layer;
 mod table;
 
-use entry::Entry;
+use entry::{Entry, Ignored};
 use table::{POINTS, table};
 
 /// Maximum best responses on groups, and the way of all places, times demands, below which they
 /// end.
-const ROUNDS: usize = 24;
-const SETTLED: f64 = 1e-3;
+const ROUNDS: usize = 8;
+const SETTLED: f64 = 2e-3;
 
 /// Draws at a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,8 +60,9 @@ impl Race {
     }
 
     /// Adds draws of this kind. The function fills in the probability of each token in a draw and
-    /// the demand for it, both of the same length; demands of all entries sum to at most 1.
-    pub fn add(&mut self, kind: Kind, fill: impl FnOnce(&mut Vec<f64>, &mut Vec<f64>)) {
+    /// the demand for it, both of the same length, and returns the tokens that get no share;
+    /// demands of all entries sum to at most 1.
+    pub fn add(&mut self, kind: Kind, fill: impl FnOnce(&mut Vec<f64>, &mut Vec<f64>) -> Ignored) {
         if self.entries.len() == self.used {
             self.entries.push(Entry::default());
         }

@@ -270,3 +270,25 @@ fn fresh_draws_at_every_node_equal_priority_block() {
         }
     }
 }
+
+/// Of trees drawn without replacement, pooled layers accept more than traversal in every pair; of
+/// independent paths as much as nested priorities in the mean.
+#[test]
+fn pooled_layers_accept_most_of_draws_without_replacement() {
+    let mean = |tree: &str, verifiers: [&str; 2], seed| {
+        let policy: PolicyKind = tree.parse().unwrap();
+        let gains: Vec<f64> = pairs((3, 2, 0, 10), seed)
+            .map(|pair| {
+                let [pooled, other] =
+                    verifiers.map(|name| run(&named(name), &policy, &pair).block_efficiency);
+                pooled - other
+            })
+            .collect();
+        let least = gains.iter().copied().fold(f64::INFINITY, f64::min);
+        (gains.iter().sum::<f64>() / gains.len() as f64, least)
+    };
+    let (gain, least) = mean("levels:2,1/without-replacement", ["pooled", "traversal"], 31);
+    assert!(gain > 0.05 && least > -1e-3, "{gain} in the mean, {least} at least");
+    let (gain, least) = mean("paths:2,2", ["pooled", "nested-priority"], 32);
+    assert!(gain > -5e-3 && least > -0.05, "{gain} in the mean, {least} at least");
+}

@@ -34,7 +34,7 @@ fn combinations() -> Vec<(RuleKind, Drafting)> {
             }
         }
     }
-    assert_eq!(combinations.len(), 1 + 1 + 1 + 3 + 6 + 2);
+    assert_eq!(combinations.len(), 1 + 1 + 1 + 3 + 6 + 2 + 5);
     combinations
 }
 

@@ -85,19 +85,17 @@ impl Rule for Race {
         if index < drafts.len() {
             return Emission::accepted(drafts, index);
         }
-        let draft = problem.proposal.distribution(0);
-        Emission::rejected(self.layer.emit(0, problem.target, Some(draft), rng))
+        Emission::rejected(self.layer.emit(0, problem.target, rng))
     }
 
     fn distribution(&mut self, problem: &Problem, drafts: &[Token]) -> EmittedDistribution {
         let shares = self.divide(problem, drafts);
         let accepted = drafts.iter().copied().zip(shares);
-        let draft = problem.proposal.distribution(0);
         EmittedDistribution::new(
             problem.target.vocabulary(),
             accepted,
             self.layer.capacity(),
-            || self.layer.rest(0, problem.target, draft),
+            || self.layer.rest(0, problem.target),
         )
     }
 }

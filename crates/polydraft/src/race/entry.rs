@@ -137,6 +137,25 @@ impl Sums {
     }
 }
 
+/// Tokens that get no share: Σ q, Σ q/(1 − q) and Σ q²/(1 − q).
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Ignored {
+    first: f64,
+    second: f64,
+    same: f64,
+}
+
+impl Ignored {
+    /// Adds a token of this probability.
+    #[inline]
+    pub fn add(&mut self, probability: f64) {
+        let second = odds(probability);
+        self.first += probability;
+        self.second += second;
+        self.same += probability * second;
+    }
+}
+
 /// Clock of a drawn token.
 pub(super) struct Clock {
     /// Part of its share that is within the demand.
@@ -152,6 +171,8 @@ pub(super) struct Entry {
     /// By token: its probability in a draw, the demand, and the place.
     probabilities: Vec<f64>,
     demand: Vec<f64>,
+    /// Tokens without a clock.
+    rest: Ignored,
     places: Vec<f32>,
     heavy: Vec<Heavy>,
     groups: Vec<Group>,
@@ -170,6 +191,7 @@ impl Default for Entry {
             kind: Kind::Independent(1),
             probabilities: Vec::new(),
             demand: Vec::new(),
+            rest: Ignored::default(),
             places: Vec::new(),
             heavy: Vec::new(),
             groups: Vec::new(),
@@ -183,6 +205,18 @@ impl Default for Entry {
     }
 }
 
+/// Sum of products, in four lanes.
+#[inline]
+fn dot(left: &[f64; GRID], right: &[f64; GRID]) -> f64 {
+    let mut lanes = [0.0; 4];
+    for (left, right) in left.as_chunks::<4>().0.iter().zip(right.as_chunks::<4>().0) {
+        for lane in 0..4 {
+            lanes[lane] += left[lane] * right[lane];
+        }
+    }
+    lanes[0] + lanes[1] + (lanes[2] + lanes[3])
+}
+
 /// q/(1 − q).
 #[inline]
 fn odds(probability: f64) -> f64 {
@@ -190,11 +224,15 @@ fn odds(probability: f64) -> f64 {
 }
 
 impl Entry {
-    pub fn start(&mut self, kind: Kind, fill: impl FnOnce(&mut Vec<f64>, &mut Vec<f64>)) {
+    pub fn start(
+        &mut self,
+        kind: Kind,
+        fill: impl FnOnce(&mut Vec<f64>, &mut Vec<f64>) -> Ignored,
+    ) {
         self.kind = kind;
         self.probabilities.clear();
         self.demand.clear();
-        fill(&mut self.probabilities, &mut self.demand);
+        self.rest = fill(&mut self.probabilities, &mut self.demand);
         debug_assert_eq!(self.probabilities.len(), self.demand.len());
     }
 
@@ -234,7 +272,7 @@ impl Entry {
 
     /// Completes what is known of heavy tokens, and gives them their first places.
     fn start_heavy(&mut self) {
-        let light: f64 = self.groups.iter().map(|group| group.first).sum();
+        let light = self.groups.iter().map(|group| group.first).sum::<f64>() + self.rest.first;
         if self.is_pair() {
             for number in 0..self.heavy.len() {
                 let others = self.heavy.iter().enumerate().filter(|(other, _)| *other != number);
@@ -243,7 +281,7 @@ impl Entry {
                 heavy.second = heavy.first / rest.max(f64::MIN_POSITIVE);
             }
         }
-        let light: f64 = self.groups.iter().map(|group| group.second).sum();
+        let light = self.groups.iter().map(|group| group.second).sum::<f64>() + self.rest.second;
         for number in 0..self.heavy.len() {
             let others = self.heavy.iter().enumerate().filter(|(other, _)| *other != number);
             let second = light + others.map(|(_, other)| other.second).sum::<f64>();
@@ -268,10 +306,7 @@ impl Entry {
         let table = table();
         for point in 0..POINTS {
             let waits = &table.waits[point];
-            let dot = |values: &[f64; GRID]| -> f64 {
-                values.iter().zip(waits).map(|(value, wait)| value * wait).sum()
-            };
-            let light = dot(&sums.first);
+            let light = dot(&sums.first, waits) + self.rest.first;
             self.first[point] = light;
             if let Kind::Independent(count) = self.kind {
                 let heavy = self.heavy.iter().map(|heavy| heavy.first * heavy.place.of(waits));
@@ -279,14 +314,11 @@ impl Entry {
                 self.generating[point] = self.first[point].powi(count as i32);
                 continue;
             }
-            let second = dot(&sums.second);
-            let same: f64 = (0..GRID - 1)
-                .map(|place| {
-                    sums.same[place] * waits[place] * waits[place]
-                        + sums.mixed[place] * waits[place] * waits[place + 1]
-                })
-                .sum::<f64>()
-                + sums.same[GRID - 1] * waits[GRID - 1] * waits[GRID - 1];
+            let second = dot(&sums.second, waits) + self.rest.second;
+            let squares: [f64; GRID] = std::array::from_fn(|place| waits[place] * waits[place]);
+            let next = |place: usize| waits.get(place + 1).map_or(0.0, |next| waits[place] * next);
+            let mixed: [f64; GRID] = std::array::from_fn(next);
+            let same = dot(&sums.same, &squares) + dot(&sums.mixed, &mixed) + self.rest.same;
             let mut pairs = (light * second - same).max(0.0);
             let (mut first, mut all_second) = (light, second);
             for heavy in &self.heavy {

@@ -9,9 +9,21 @@
 //! in `docs/theory.md`). The most likely tokens of greedy, hub and top-k drafts are drawn for
 //! certain; each is an entry of its own, beside the one that is drawn from the rest.
 
+use super::entry::Ignored;
 use super::{Kind, Race};
 use crate::drafting::{Drafting, Draws, remaining_mass};
 use crate::{Distribution, RandomSource, Token};
+
+/// Tokens of smaller probability get no share: all of them together lose at most `NEGLIGIBLE`.
+const LEAST: f64 = 1e-6;
+const NEGLIGIBLE: f64 = 1e-2;
+/// Part of a node's weight below which what is outside is summed up.
+const PRECISE: f64 = 1e-6;
+
+/// The smallest probability of a draft that counts.
+fn least_probability(draft: &Distribution) -> f64 {
+    LEAST.min(NEGLIGIBLE / draft.vocabulary() as f64)
+}
 
 /// A node of a layer, with what was drawn below it.
 #[derive(Debug, Clone, Copy)]
@@ -26,9 +38,14 @@ pub(crate) struct Drawn<'a> {
 #[derive(Debug, Default)]
 struct Rest {
     weight: f64,
-    /// By stored token of the draft's distribution.
+    /// The tokens that the draft draws with a probability that counts, ascending, and these
+    /// probabilities.
+    tokens: Vec<Token>,
+    probabilities: Vec<f64>,
+    /// All other tokens of the draft.
+    ignored: Ignored,
+    /// What is left of the demand, for each of `tokens` and for all others together.
     left: Vec<f64>,
-    /// Of all other tokens.
     outside: f64,
     /// Weights of the drawn tokens.
     shares: Vec<(Token, f64)>,
@@ -108,9 +125,8 @@ impl Layer {
             let (rest, left) = (&mut self.nodes[part.node], self.race.left(entry));
             match part.certain {
                 Some(token) => {
-                    let draft = drawn[part.node].and_then(|drawn| drawn.draft.position(token));
-                    if let (Some(position), Some(left)) = (draft, left.first()) {
-                        rest.left[position] = left / scale;
+                    if let (Some(index), Some(left)) = (rest.index(token), left.first()) {
+                        rest.left[index] = left / scale;
                     }
                 }
                 // Certain tokens are no part of this entry.
@@ -128,15 +144,20 @@ impl Layer {
     /// Adds the draws of one node in a stage.
     fn add(&mut self, node: usize, drawn: Drawn, stage: usize, scale: f64) {
         let Drawn { draft, draws, tokens } = drawn;
-        let left = &self.nodes[node].left;
+        let rest = &self.nodes[node];
         let all = |kind, removed: &[Token], race: &mut Race| {
             race.add(kind, |probabilities, demands| {
-                let rest = if removed.is_empty() { 1.0 } else { remaining_mass(draft, removed) };
-                probabilities.extend(draft.stored().iter().map(|q| q / rest));
-                for token in removed {
-                    draft.position(*token).into_iter().for_each(|at| probabilities[at] = 0.0);
+                demands.extend(rest.left.iter().map(|left| left * scale));
+                if removed.is_empty() {
+                    probabilities.extend(&rest.probabilities);
+                    return rest.ignored;
                 }
-                demands.extend(left.iter().map(|left| left * scale));
+                let open = remaining_mass(draft, removed);
+                probabilities.extend(rest.probabilities.iter().map(|q| q / open));
+                for index in removed.iter().filter_map(|token| rest.index(*token)) {
+                    probabilities[index] = 0.0;
+                }
+                rest.ignored_without(draft, removed, open)
             });
         };
         let part = |certain, from, to| Part { node, certain, from, to };
@@ -160,10 +181,11 @@ impl Layer {
                 let count = draws.count - usize::from(draws.scheme != Drafting::TopK);
                 let certain = draft.most_likely(count);
                 for token in &certain {
-                    let Some(at) = draft.position(*token) else { continue };
+                    let Some(index) = rest.index(*token) else { continue };
                     self.race.add(Kind::Independent(1), |probabilities, demands| {
                         probabilities.push(1.0);
-                        demands.push(left[at] * scale);
+                        demands.push(rest.left[index] * scale);
+                        Ignored::default()
                     });
                     let from = tokens.iter().position(|drawn| drawn == token).unwrap_or_default();
                     self.parts.push(part(Some(*token), from, from + 1));
@@ -181,9 +203,10 @@ impl Layer {
     pub fn share(&mut self, drawn: &[Option<Drawn>]) {
         self.drawn.clear();
         for (entry, part) in self.parts.iter().enumerate() {
-            let Some(Drawn { draft, tokens, .. }) = drawn[part.node] else { continue };
+            let Some(Drawn { tokens, .. }) = drawn[part.node] else { continue };
+            let rest = &self.nodes[part.node];
             for token in &tokens[part.from..part.to] {
-                let index = if part.certain.is_some() { Some(0) } else { draft.position(*token) };
+                let index = if part.certain.is_some() { Some(0) } else { rest.index(*token) };
                 self.drawn.extend(index.map(|index| (entry, index)));
             }
         }
@@ -191,10 +214,13 @@ impl Layer {
         let (mut shares, mut sum) = (self.shares.iter(), 0.0);
         for part in &self.parts {
             let Some(Drawn { tokens, .. }) = drawn[part.node] else { continue };
-            for (token, share) in tokens[part.from..part.to].iter().zip(&mut shares) {
+            let rest = &mut self.nodes[part.node];
+            for token in &tokens[part.from..part.to] {
+                // Others have no clock.
+                let Some(share) = rest.index(*token).and_then(|_| shares.next()) else { continue };
                 sum += share;
                 let weight = self.capacity * share;
-                let known = &mut self.nodes[part.node].shares;
+                let known = &mut rest.shares;
                 match known.iter_mut().find(|(known, _)| known == token) {
                     Some((_, known)) => *known += weight,
                     None => known.push((*token, weight)),
@@ -238,30 +264,23 @@ impl Layer {
     }
 
     /// Token after a node, in proportion to what is left.
-    pub fn emit(
-        &self,
-        node: usize,
-        target: &Distribution,
-        draft: Option<&Distribution>,
-        rng: &mut dyn RandomSource,
-    ) -> Token {
-        let Rest { weight, left, .. } = &self.nodes[node];
-        let Some(draft) = draft else { return target.sample(rng) };
-        let covered = |token| {
-            let left = draft.position(token).map(|position| left[position]);
-            left.map_or(0.0, |left| weight * target.probability(token) - left)
+    pub fn emit(&self, node: usize, target: &Distribution, rng: &mut dyn RandomSource) -> Token {
+        let rest = &self.nodes[node];
+        if rest.tokens.is_empty() {
+            return target.sample(rng);
+        }
+        let covered = |token| match rest.index(token) {
+            Some(index) => rest.weight * target.probability(token) - rest.left[index],
+            None => 0.0,
         };
-        target.sample_excess(*weight, covered, rng)
+        target.sample_excess(rest.weight, covered, rng)
     }
 
     /// What is left of a node's demand, by token, shape `[vocabulary]`; it sums to 1.
-    pub fn rest(&self, node: usize, target: &Distribution, draft: &Distribution) -> Vec<f64> {
-        let Rest { weight, left, .. } = &self.nodes[node];
-        let at = |token: usize| match draft.position(token as Token) {
-            Some(position) => left[position],
-            None => weight * target.probability(token as Token),
-        };
-        let mut rest: Vec<f64> = (0..target.vocabulary()).map(at).collect();
+    pub fn rest(&self, node: usize, target: &Distribution) -> Vec<f64> {
+        let Rest { weight, tokens, left, .. } = &self.nodes[node];
+        let mut rest: Vec<f64> = target.to_vec().iter().map(|p| weight * p).collect();
+        tokens.iter().zip(left).for_each(|(token, left)| rest[*token as usize] = *left);
         let sum: f64 = rest.iter().sum();
         rest.iter_mut().for_each(|left| *left /= sum);
         if sum > 0.0 { rest } else { target.to_vec() }
@@ -270,23 +289,43 @@ impl Layer {
 
 impl Rest {
     fn start(&mut self, weight: f64, target: &Distribution, draft: Option<&Distribution>) {
-        (self.weight, self.outside) = (weight, 0.0);
+        (self.weight, self.outside, self.ignored) = (weight, weight, Ignored::default());
+        self.tokens.clear();
+        self.probabilities.clear();
         self.left.clear();
         self.shares.clear();
-        let Some(draft) = draft else {
-            self.outside = weight;
-            return;
-        };
-        if draft.dense().is_some() {
-            self.left.resize(draft.vocabulary(), 0.0);
-            target.support().for_each(|(token, p)| self.left[token as usize] = weight * p);
-            return;
+        let Some(draft) = draft.filter(|_| weight > 0.0) else { return };
+        let least = least_probability(draft);
+        for (token, q) in draft.support() {
+            if q < least {
+                self.ignored.add(q);
+                continue;
+            }
+            self.tokens.push(token);
+            self.probabilities.push(q);
         }
-        let Self { left, outside, .. } = self;
-        draft.for_each_pair(target, |_, q, p| match q > 0.0 {
-            true => left.push(weight * p),
-            false => *outside += weight * p,
-        });
+        let covered = |token: &Token| weight * target.probability(*token);
+        self.left.extend(self.tokens.iter().map(covered));
+        self.outside = (weight - self.left.iter().sum::<f64>()).max(0.0);
+        if self.outside < PRECISE * weight {
+            // The difference has lost its digits.
+            let others = target.support().filter(|(token, _)| self.index(*token).is_none());
+            self.outside = weight * others.map(|(_, p)| p).sum::<f64>();
+        }
+    }
+
+    /// Index of a token among those that count.
+    fn index(&self, token: Token) -> Option<usize> {
+        self.tokens.binary_search(&token).ok()
+    }
+
+    /// The tokens that get no share where these were removed, and the mass that is left is `open`.
+    fn ignored_without(&self, draft: &Distribution, removed: &[Token], open: f64) -> Ignored {
+        let mut ignored = Ignored::default();
+        let least = least_probability(draft);
+        let others = draft.support().filter(|(token, q)| *q < least && !removed.contains(token));
+        others.for_each(|(_, q)| ignored.add(q / open));
+        ignored
     }
 
     fn sum(&self) -> f64 {

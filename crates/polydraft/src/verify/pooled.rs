@@ -103,7 +103,7 @@ impl Verifier for Pooled {
             if is_root || rng.coin(layer.stops()) {
                 let picked = layer.pick(rng);
                 node = members[picked].node;
-                token = layer.emit(picked, target.target(node)?, draft.distribution(node), rng);
+                token = layer.emit(picked, target.target(node)?, rng);
                 break;
             }
         }
