@@ -37,7 +37,7 @@ impl Race {
 
     fn start<'a>(&mut self, problem: &Problem<'a>, tokens: &'a [Token]) -> Drawn<'a> {
         let draft = problem.proposal.distribution(0);
-        self.layer.start(std::iter::once((1.0, problem.target, Some(draft))));
+        self.layer.start(&[(1.0, Some((problem.target, draft)))]);
         Drawn { draft, draws: problem.proposal.draws(), tokens }
     }
 }

@@ -78,20 +78,14 @@ pub(crate) struct Layer {
 }
 
 impl Layer {
-    /// Starts a layer whose nodes have these weights, targets and draws. The weights sum to at most
-    /// 1.
-    pub fn start<'a>(
-        &mut self,
-        nodes: impl Iterator<Item = (f64, &'a Distribution, Option<&'a Distribution>)>,
-    ) {
-        self.used = 0;
+    /// Starts a layer. The nodes have these weights, which sum to at most 1, and distributions of
+    /// the target and the draft; without them, what is drawn below gets no share.
+    pub fn start(&mut self, nodes: &[(f64, Option<(&Distribution, &Distribution)>)]) {
+        self.used = nodes.len();
+        self.nodes.resize_with(self.nodes.len().max(self.used), Rest::default);
         let mut sum = 0.0;
-        for (weight, target, draft) in nodes {
-            if self.nodes.len() == self.used {
-                self.nodes.push(Rest::default());
-            }
-            self.nodes[self.used].start(weight, target, draft);
-            self.used += 1;
+        for (rest, (weight, pair)) in self.nodes.iter_mut().zip(nodes) {
+            rest.start(*weight, *pair);
             sum += weight;
         }
         self.above = (1.0 - sum).max(0.0);
@@ -114,7 +108,7 @@ impl Layer {
         self.parts.clear();
         let scale = 1.0 / (self.left() + self.above);
         for (node, drawn) in drawn.iter().enumerate() {
-            let Some(drawn) = drawn.filter(|_| self.nodes[node].weight > 0.0) else { continue };
+            let Some(drawn) = *drawn else { continue };
             self.add(node, drawn, stage, scale);
         }
         if self.parts.is_empty() {
@@ -288,13 +282,13 @@ impl Layer {
 }
 
 impl Rest {
-    fn start(&mut self, weight: f64, target: &Distribution, draft: Option<&Distribution>) {
+    fn start(&mut self, weight: f64, pair: Option<(&Distribution, &Distribution)>) {
         (self.weight, self.outside, self.ignored) = (weight, weight, Ignored::default());
         self.tokens.clear();
         self.probabilities.clear();
         self.left.clear();
         self.shares.clear();
-        let Some(draft) = draft.filter(|_| weight > 0.0) else { return };
+        let Some((target, draft)) = pair else { return };
         let least = least_probability(draft);
         for (token, q) in draft.support() {
             if q < least {

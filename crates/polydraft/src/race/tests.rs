@@ -119,3 +119,69 @@ fn one_pair_is_accepted_as_often_as_possible() {
     println!("{sum:.7?} {most:.7?}");
     assert!(sum.iter().all(|sum| *sum < 2e-4), "{sum:?} in the mean, {most:?} at most");
 }
+
+#[test]
+fn debug_time() {
+    let mut rng = ChaCha8Rng::seed_from_u64(9);
+    let size = 49152;
+    let peaked = |rng: &mut ChaCha8Rng| {
+        let weights: Vec<f64> = (0..size)
+            .map(|_| {
+                (3.5 * (-(2.0 * -rng.random::<f64>().ln()).sqrt()
+                    * (6.283 * rng.random::<f64>()).cos()))
+                .exp()
+            })
+            .collect();
+        weights
+    };
+    let base = peaked(&mut rng);
+    let make = |rng: &mut ChaCha8Rng| {
+        let w: Vec<f64> = base.iter().map(|b| b * (0.8 * rng.random::<f64>()).exp()).collect();
+        let sum: f64 = w.iter().sum();
+        Distribution::new(w.into_iter().map(|w| w / sum).collect()).unwrap()
+    };
+    let (target, draft) = (make(&mut rng), make(&mut rng));
+    println!(
+        "collision {} considered {}",
+        draft.collision(),
+        draft.support().filter(|(_, q)| *q > 2e-7).count()
+    );
+    for nodes in [1, 4] {
+        let mut layer = layer::Layer::default();
+        let tokens: Vec<Vec<u32>> = (0..nodes)
+            .map(|_| {
+                let mut t = Vec::new();
+                Proposal::new(draws(Kind::Pair), std::slice::from_ref(&draft))
+                    .unwrap()
+                    .draw(&mut rng, &mut t);
+                t
+            })
+            .collect();
+        let start = std::time::Instant::now();
+        let count = 50;
+        for _ in 0..count {
+            let all: Vec<_> =
+                (0..nodes).map(|_| (0.9 / nodes as f64, Some((&target, &draft)))).collect();
+            layer.start(&all);
+            let drawn: Vec<_> = tokens
+                .iter()
+                .map(|tokens| {
+                    Some(layer::Drawn { draft: &draft, draws: draws(Kind::Pair), tokens })
+                })
+                .collect();
+            layer.divide(&drawn);
+        }
+        println!(
+            "{nodes} nodes: {:?} each, capacity left {}",
+            start.elapsed() / count,
+            layer.capacity()
+        );
+        let start = std::time::Instant::now();
+        for _ in 0..count {
+            let all: Vec<_> =
+                (0..nodes).map(|_| (0.9 / nodes as f64, Some((&target, &draft)))).collect();
+            layer.start(&all);
+        }
+        println!("  start {:?}", start.elapsed() / count);
+    }
+}

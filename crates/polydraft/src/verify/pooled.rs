@@ -20,6 +20,10 @@ use crate::drafting::Drafting;
 use crate::race::layer::{Drawn, Layer};
 use crate::{RandomSource, Result, Token};
 
+/// What is drawn below nodes of smaller weight gets no share, so that the target's distribution
+/// there is not needed, unless the output ends there.
+const LEAST_WEIGHT: f64 = 1e-3;
+
 /// The verifier, with buffers.
 #[derive(Debug, Default)]
 pub struct Pooled {
@@ -49,17 +53,16 @@ impl Pooled {
         draft: &Draft,
         target: &dyn TargetDistributions,
     ) -> Result<Vec<Member>> {
-        let targets: Vec<_> =
-            members.iter().map(|member| target.target(member.node)).collect::<Result<_>>()?;
-        let drafts = |member: &Member| draft.distribution(member.node);
-        layer.start(
-            members
-                .iter()
-                .zip(targets)
-                .map(|(member, target)| (member.weight, target, drafts(member))),
-        );
-        let all = members.iter().map(|member| {
-            let (from, draws) = (draft.distribution(member.node)?, draft.draws(member.node)?);
+        let mut nodes = Vec::with_capacity(members.len());
+        for &Member { node, weight, .. } in members {
+            let drawn = draft.distribution(node).filter(|_| weight >= LEAST_WEIGHT);
+            let pair = drawn.map(|drawn| Ok((target.target(node)?, drawn))).transpose()?;
+            nodes.push((weight, pair));
+        }
+        layer.start(&nodes);
+        let all = members.iter().zip(&nodes).map(|(member, (_, pair))| {
+            let (_, from) = (*pair)?;
+            let draws = draft.draws(member.node)?;
             Some(Drawn { draft: from, draws, tokens: &member.tokens })
         });
         layer.divide(&all.collect::<Vec<_>>());
