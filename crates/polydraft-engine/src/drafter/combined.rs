@@ -179,6 +179,15 @@ impl Drafter for CombinedDrafter {
         self.drafters.iter().find_map(|drafter| drafter.learning_ngrams())
     }
 
+    fn make_reproducible(&mut self, sequence: Sequence) {
+        self.with_sequences(sequence)
+            .for_each(|(drafter, sequence)| drafter.make_reproducible(sequence));
+    }
+
+    fn take_warning(&mut self) -> Option<String> {
+        self.drafters.iter_mut().find_map(|drafter| drafter.take_warning())
+    }
+
     fn attach(&mut self, target: &dyn Model) {
         self.drafters.iter_mut().for_each(|drafter| drafter.attach(target));
     }

@@ -170,6 +170,10 @@ fn apply_processor(
     sampling: &Sampling,
     change: impl FnOnce(&mut [f32]),
 ) -> Result<Distribution> {
+    // Nothing is drawn from it.
+    if probs.confidence() == 0.0 {
+        return Ok(probs);
+    }
     let mut logits: Vec<f32> =
         probs.to_vec().into_iter().map(|p| p.max(MIN_PROBABILITY).ln() as f32).collect();
     change(&mut logits);
