@@ -385,7 +385,9 @@ impl DraftReport {
                 let problem = "none means plain decoding".to_owned();
                 Self::usable(draft.to_string(), 0, Some(problem))
             }
-            Draft::Ngrams(_) | Draft::Several(_) => Self::usable(draft.to_string(), 0, None),
+            Draft::Ngrams(_) | Draft::Remote(_) | Draft::Several(_) => {
+                Self::usable(draft.to_string(), 0, None)
+            }
         })
     }
 

@@ -53,6 +53,11 @@ pub trait DraftSource: Send {
     /// Context length of the server's model, in tokens.
     fn context(&self) -> usize;
 
+    /// Maximum number of queries at once.
+    fn max_queries(&self) -> usize {
+        MAX_QUERIES
+    }
+
     /// Returns an answer to each query, unchecked.
     ///
     /// # Errors
@@ -243,7 +248,7 @@ impl RemoteDrafter {
                 ready.push(sequence);
             }
         }
-        for sequences in ready.chunks(MAX_QUERIES) {
+        for sequences in ready.chunks(self.max_queries()) {
             match self.answers(sequences, self.patience.answer) {
                 Ok(()) => self.outage = None,
                 Err(problem) => return self.record_failure(&problem, started.elapsed()),
@@ -296,6 +301,10 @@ impl RemoteDrafter {
             }
             std::thread::sleep(RETRY_PAUSE);
         }
+    }
+
+    fn max_queries(&self) -> usize {
+        self.source.max_queries().clamp(1, MAX_QUERIES)
     }
 
     /// Gets and checks the answers of sequences.
@@ -403,7 +412,7 @@ impl Sequences for RemoteDrafter {
         if !others.is_empty() {
             self.ask(&others);
         }
-        for sequences in reproducible.chunks(MAX_QUERIES) {
+        for sequences in reproducible.chunks(self.max_queries()) {
             self.insist(sequences);
         }
         for (sequence, tree) in batch {

@@ -115,6 +115,7 @@ impl Sequence {
                 .sampling(params.sampling)
                 .speculation(speculation)
                 .limits(params.limits.clone())
+                .reproducible(params.seeded)
                 .detokenizer(detokenizer)
                 .rng(random.clone());
             let mut session = engine.open(request)?;

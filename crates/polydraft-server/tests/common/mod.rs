@@ -20,7 +20,7 @@ use polydraft_text::{ChatTemplate, Language, SpecialTokens, Tokenizer};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-const TARGET: &str = r#"{"vocabulary": 6, "next": {
+pub const TARGET: &str = r#"{"vocabulary": 6, "next": {
     "": [0.3, 0.2, 0.2, 0.2, 0.09, 0.01], "0": [0.1, 0.6, 0.1, 0.1, 0.1, 0],
     "1": [0.2, 0.2, 0.5, 0.05, 0.05, 0], "2": [0.25, 0.25, 0.25, 0.2, 0.05, 0],
     "0 1": [0.3, 0.1, 0.1, 0.45, 0.05, 0], "3": [0.6, 0.1, 0.1, 0.1, 0.1, 0]}}"#;

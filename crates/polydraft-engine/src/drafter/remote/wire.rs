@@ -103,6 +103,8 @@ pub struct DraftInfo {
     pub fingerprint: String,
     /// Context length in tokens.
     pub context: usize,
+    /// Maximum number of sequences in a request.
+    pub sequences: usize,
 }
 
 /// Distributions after a sequence, along a tree of probable continuations.
