@@ -90,6 +90,12 @@ pub trait Drafter: Sequences {
     /// because a seed decides its output. Only a drafter that may be late needs it.
     fn make_reproducible(&mut self, _sequence: Sequence) {}
 
+    /// Returns whether it drafts for a sequence in this step; otherwise the step is plain. It must
+    /// not depend on what was drawn in the sequence, other than by measured times.
+    fn is_ready(&self, _sequence: Sequence) -> bool {
+        true
+    }
+
     /// Returns what the user should know about a draft that failed, once.
     fn take_warning(&mut self) -> Option<String> {
         None

@@ -55,9 +55,8 @@ impl Drafters<'_, '_> {
             Draft::None | Draft::Several(_) => unreachable!("drafts of a draft are single ones"),
             Draft::Ngrams(ngrams) => self.ngrams(ngrams, target)?,
             Draft::Remote(url) => {
-                let (info, language) = (target.info(), target.language());
-                let source = connect(url, info, language, plan.listener)?;
-                Box::new(RemoteDrafter::new(source, info))
+                let source = connect(url, target.language(), plan.listener)?;
+                Box::new(RemoteDrafter::new(source, target.info()))
             }
             Draft::SelfDraft(_) => {
                 let mut copy = target.take_self_draft().context("the self-draft was not made")?;

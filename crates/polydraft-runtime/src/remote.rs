@@ -13,8 +13,8 @@ mod native;
 mod tests;
 
 use anyhow::{Result, bail};
+use polydraft_engine::Vocabulary;
 use polydraft_engine::drafter::remote::DraftSource;
-use polydraft_engine::{ModelInfo, Vocabulary};
 use polydraft_text::Language;
 use ring::digest::{Context, SHA256};
 
@@ -57,13 +57,12 @@ pub(crate) fn base_url(url: &str) -> Result<String> {
 /// A server that does not answer, has no route for drafts, or has a model with other tokens.
 pub fn connect(
     url: &str,
-    target: &ModelInfo,
     language: &Language,
     listener: &dyn Listener,
 ) -> Result<Box<dyn DraftSource>> {
     let http = Http::new(url, std::env::var(KEY_VARIABLE).ok());
     let (source, model): (Box<dyn DraftSource>, String) = match http.get("/v1/draft") {
-        Ok(Reply { status: 200, body }) => native::open(http, &body, &target.vocabulary)?,
+        Ok(Reply { status: 200, body }) => native::open(http, &body, &language.vocabulary)?,
         Ok(Reply { status: 404 | 405 | 501, .. }) => llama::open(http, language)?,
         Ok(reply) => bail!("the draft at {url}: {}", reply.problem()),
         Err(problem) => bail!(Advice(message![

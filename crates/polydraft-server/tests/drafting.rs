@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use polydraft::policy::{Auto, Costs, DraftShape, PassShape};
@@ -91,30 +91,28 @@ fn needs_the_key() {
 struct Proxy {
     address: SocketAddr,
     is_dead: Arc<AtomicBool>,
-    chunks: Arc<AtomicUsize>,
 }
 
 impl Proxy {
     fn new(server: &TestServer, delay: Duration, hides_route: bool) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let (is_dead, chunks) = (Arc::new(AtomicBool::new(false)), Arc::default());
-        let (upstream, dead, count) = (server.address, is_dead.clone(), Arc::clone(&chunks));
+        let is_dead = Arc::new(AtomicBool::new(false));
+        let (upstream, dead) = (server.address, is_dead.clone());
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 if dead.load(Ordering::SeqCst) {
                     return;
                 }
-                let (dead, count, client) = (dead.clone(), count.clone(), client.unwrap());
+                let (dead, client) = (dead.clone(), client.unwrap());
                 std::thread::spawn(move || {
-                    let server = TcpStream::connect(upstream).unwrap();
+                    let Ok(server) = TcpStream::connect(upstream) else { return };
                     let (back, front) = (server.try_clone().unwrap(), client.try_clone().unwrap());
                     let is_dead = dead.clone();
                     std::thread::spawn(move || {
                         forward(back, front, &is_dead, &|_| ());
                     });
                     forward(client, server, &dead, &|chunk| {
-                        count.fetch_add(1, Ordering::SeqCst);
                         std::thread::sleep(delay);
                         let route = b"/v1/draft";
                         let at = chunk.windows(route.len()).position(|bytes| bytes == route);
@@ -125,7 +123,7 @@ impl Proxy {
                 });
             }
         });
-        Self { address, is_dead, chunks }
+        Self { address, is_dead }
     }
 
     fn kill(&self) {
@@ -165,12 +163,21 @@ fn engine(proxy: &Proxy, pass_time: Duration) -> Engine {
     let target = InstrumentedModel::new(table, pass_time);
     let info = target.info().clone();
     let url = format!("http://{}", proxy.address);
-    let source = connect(&url, &info, &language(), &Silent).unwrap();
+    let source = connect(&url, &language(), &Silent).unwrap();
     let drafter = RemoteDrafter::new(source, &info);
     Engine::new(Box::new(target), Some(Box::new(drafter)))
 }
 
 fn generate(engine: &mut Engine, tree: PolicyKind, seed: Option<u64>) -> Result<Generation> {
+    generate_tokens(engine, tree, seed, 30)
+}
+
+fn generate_tokens(
+    engine: &mut Engine,
+    tree: PolicyKind,
+    seed: Option<u64>,
+    tokens: usize,
+) -> Result<Generation> {
     let block: VerifierKind = "block".parse()?;
     let speculation = Speculation::new(block.build()?, tree.build()?)?;
     let request = Request::new([0, 1])
@@ -178,7 +185,7 @@ fn generate(engine: &mut Engine, tree: PolicyKind, seed: Option<u64>) -> Result<
         .speculation(
             speculation.with_sampling(Sampling { temperature: 0.5, ..Sampling::default() }),
         )
-        .limits(Limits::tokens(30))
+        .limits(Limits::tokens(tokens))
         .rng(seeded(seed.unwrap_or(5)));
     engine.generate(request.reproducible(seed.is_some()), &mut |_| true)
 }
@@ -201,7 +208,7 @@ fn seeded_output_does_not_depend_on_the_delay() {
     assert!(outputs.iter().all(|tokens| *tokens == outputs[0]), "{outputs:?}");
 }
 
-/// By the measured costs a short delay is worth it, and a delay of ten passes is not.
+/// By the measured costs a short delay is worth it, and a delay of 25 passes is not.
 #[test]
 fn the_delay_decides_how_often_auto_asks() {
     let server = start(NOW, |_| ());
@@ -214,28 +221,30 @@ fn the_delay_decides_how_often_auto_asks() {
     let mut drafted = Vec::new();
     for milliseconds in [1, 10, 50] {
         let proxy = Proxy::new(&server, Duration::from_millis(milliseconds), false);
-        let mut engine = engine(&proxy, Duration::from_millis(5));
+        let mut engine = engine(&proxy, Duration::from_millis(2));
         let mut costs = Costs::estimated(&shape, DraftShape::Remote);
         let mut asked = 0;
-        for _ in 0..8 {
+        for _ in 0..9 {
             let auto = Auto { costs: costs.clone(), times_plain: true, ..Auto::default() };
-            let before = proxy.chunks.load(Ordering::SeqCst);
-            let generation = generate(&mut engine, PolicyKind::Auto(auto), None).unwrap();
-            costs.learn(generation.statistics.choices.as_ref().unwrap());
-            asked = proxy.chunks.load(Ordering::SeqCst) - before;
+            let tree = PolicyKind::Auto(auto);
+            let generation = generate_tokens(&mut engine, tree, None, 80).unwrap();
+            let choices = generation.statistics.choices.unwrap();
+            costs.learn(&choices);
+            asked = choices.steps - choices.plain;
         }
         drafted.push(asked);
     }
-    assert!(drafted[0] >= 5 && drafted[2] <= 2, "{drafted:?}");
+    assert!(drafted[0] >= 6 && 2 * drafted[2] <= drafted[0], "{drafted:?}");
 }
 
 #[test]
 fn decodes_on_when_the_server_is_killed() {
     let server = start(NOW, |_| ());
     let proxy = Proxy::new(&server, Duration::from_millis(1), false);
-    let mut engine = engine(&proxy, NOW);
+    let mut engine = engine(&proxy, Duration::from_millis(2));
     let alive = generate(&mut engine, PolicyKind::chain(4), None).unwrap();
-    assert!(alive.statistics.target_calls < 20 && engine.take_warning().is_none());
+    assert!(alive.statistics.target_calls < 25, "{:?}", alive.statistics);
+    assert_eq!(engine.take_warning(), None);
     proxy.kill();
     let started = Instant::now();
     let plain = generate(&mut engine, PolicyKind::chain(4), None).unwrap();

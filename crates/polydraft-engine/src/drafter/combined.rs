@@ -184,6 +184,11 @@ impl Drafter for CombinedDrafter {
             .for_each(|(drafter, sequence)| drafter.make_reproducible(sequence));
     }
 
+    fn is_ready(&self, sequence: Sequence) -> bool {
+        let mut pairs = self.drafters.iter().zip(&self.sequences[sequence]);
+        pairs.any(|(drafter, sequence)| drafter.is_ready(*sequence))
+    }
+
     fn take_warning(&mut self) -> Option<String> {
         self.drafters.iter_mut().find_map(|drafter| drafter.take_warning())
     }

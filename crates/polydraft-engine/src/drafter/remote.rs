@@ -193,10 +193,10 @@ struct State {
 }
 
 impl State {
-    fn query(&self, levels: usize) -> DraftQuery {
-        let temperature = self.temperature.get();
+    fn query(&self, levels: usize, vocabulary: usize) -> DraftQuery {
+        let (temperature, top) = (self.temperature.get(), TOP.min(vocabulary));
         let width = if temperature == 0.0 { 1 } else { WIDTH };
-        DraftQuery { tokens: self.tokens.clone(), levels, width, top: TOP, temperature }
+        DraftQuery { tokens: self.tokens.clone(), levels, width, top, temperature }
     }
 
     fn end_step(&mut self) {
@@ -239,7 +239,7 @@ impl RemoteDrafter {
     /// Asks for the answers of these sequences, none of which is reproducible.
     fn ask(&mut self, sequences: &[Sequence]) {
         let started = Instant::now();
-        let is_paused = self.outage.as_ref().is_some_and(|outage| started < outage.until);
+        let is_paused = self.is_paused();
         let mut ready = Vec::new();
         for &sequence in sequences {
             let state = &mut self.sequences[sequence];
@@ -303,6 +303,11 @@ impl RemoteDrafter {
         }
     }
 
+    /// Returns whether the server is left alone after a failure.
+    fn is_paused(&self) -> bool {
+        self.outage.as_ref().is_some_and(|outage| Instant::now() < outage.until)
+    }
+
     fn max_queries(&self) -> usize {
         self.source.max_queries().clamp(1, MAX_QUERIES)
     }
@@ -318,7 +323,7 @@ impl RemoteDrafter {
             let state = &self.sequences[*sequence];
             // Tokens beyond the server's context have no draft.
             (state.tokens.len() <= context && !state.tokens.is_empty())
-                .then(|| (*sequence, state.query(state.levels)))
+                .then(|| (*sequence, state.query(state.levels, self.vocabulary)))
         };
         let (sequences, queries): (Vec<_>, Vec<_>) = sequences.iter().filter_map(query).unzip();
         if queries.is_empty() {
@@ -399,7 +404,7 @@ impl Sequences for RemoteDrafter {
         let (state, context) = (&mut self.sequences[sequence], self.source.context());
         if !state.is_known && !is_paused && (2..=context).contains(&state.tokens.len()) {
             state.is_known = true;
-            state.prefilling = self.source.prefill(state.query(0));
+            state.prefilling = self.source.prefill(state.query(0, self.vocabulary));
         }
         Ok(0)
     }
@@ -449,6 +454,11 @@ impl Drafter for RemoteDrafter {
 
     fn make_reproducible(&mut self, sequence: Sequence) {
         self.sequences[sequence].is_reproducible = true;
+    }
+
+    fn is_ready(&self, sequence: Sequence) -> bool {
+        let state = &self.sequences[sequence];
+        state.is_reproducible || (!self.is_paused() && !state.is_prefilling())
     }
 
     fn take_warning(&mut self) -> Option<String> {

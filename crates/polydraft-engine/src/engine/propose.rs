@@ -85,12 +85,15 @@ fn draw(
     }
 }
 
-/// Returns the maximum depth of a session's draft. It depends on lengths only, never on tokens, so
-/// it does not change the output's distribution.
+/// Returns the maximum depth of a session's draft. It depends on lengths, and on whether the drafter
+/// is ready, never on tokens, so it does not change the output's distribution.
 fn depth(session: &Session, target: &dyn Model, drafter: &dyn Drafter) -> usize {
     let (Some(speculation), Some(sequence)) = (&session.speculation, session.drafter) else {
         return 0;
     };
+    if !drafter.is_ready(sequence) {
+        return 0;
+    }
     let remaining_context = target.info().context.saturating_sub(target.len(session.target));
     // The drafter scores all but the last of the drafted tokens.
     let drafter_remaining =

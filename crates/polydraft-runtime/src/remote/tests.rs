@@ -4,8 +4,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use polydraft_engine::Vocabulary;
 use polydraft_engine::drafter::remote::{DraftQuery, DraftSource, DraftedTree};
-use polydraft_engine::{ModelInfo, Vocabulary};
 
 use super::*;
 use crate::Silent;
@@ -74,15 +74,8 @@ fn description(fingerprint: &str) -> Vec<u8> {
 }
 
 fn open(answers: Vec<Vec<u8>>) -> Result<Box<dyn DraftSource>> {
-    let info = ModelInfo {
-        name: "target".to_owned(),
-        vocabulary: vocabulary(),
-        context: 99,
-        hidden: None,
-        accepts_empty_context: false,
-        max_sequences: 4,
-    };
-    connect(&format!("http://{}", serve(answers)), &info, &language(), &Silent)
+    let language = Language { vocabulary: vocabulary(), ..language() };
+    connect(&format!("http://{}", serve(answers)), &language, &Silent)
 }
 
 /// Returns a server's answer to one query.
