@@ -107,7 +107,8 @@ fn draft(http: &Http, query: &DraftQuery, within: Duration) -> Result<DraftedTre
     for (number, position) in positions.into_iter().take(query.levels).enumerate() {
         let reported = position.top_logprobs.into_iter();
         // NaN stays: it makes the answer invalid.
-        let possible = reported.filter(|token| !(token.logprob < MIN_LOGPROB)).take(query.top);
+        let possible =
+            reported.filter(|t| t.logprob.is_nan() || t.logprob >= MIN_LOGPROB).take(query.top);
         let (tokens, logprobs) = possible.map(|token| (token.id, token.logprob)).unzip();
         nodes.push(DraftedNode { from, tokens, logprobs });
         from = Some((number, position.id));
