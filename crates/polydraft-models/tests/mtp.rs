@@ -19,7 +19,7 @@ use rand_chacha::ChaCha12Rng;
 use serde_json::{Value, json};
 
 /// Directories, and files that llama.cpp's converter made from them.
-const MODELS: [&str; 10] = [
+const MODELS: [&str; 11] = [
     "mtp-glm",
     "mtp-deepseek",
     "mtp-glm/model.gguf",
@@ -29,6 +29,7 @@ const MODELS: [&str; 10] = [
     "mtp-nemotron",
     "mtp-nemotron/model.gguf",
     "mtp-glm-three",
+    "mtp-glm-three/model.gguf",
     "mtp-mimo-three",
 ];
 
@@ -63,7 +64,7 @@ fn drafts_equal_a_direct_computation() {
 /// MTP layers that lie beside their model in a file of their own.
 #[test]
 fn files_without_the_model_draft_as_its_own_layers() {
-    for name in ["mtp-qwen", "mtp-glm", "mtp-nemotron"] {
+    for name in ["mtp-qwen", "mtp-glm", "mtp-glm-three", "mtp-nemotron"] {
         let (model, file) =
             (path(&format!("{name}/model.gguf")), path(&format!("{name}/mtp.gguf")));
         assert_eq!(head_kind(&file), Some(HeadKind::Autoregressive));
@@ -78,7 +79,7 @@ fn files_without_the_model_draft_as_its_own_layers() {
         // It is no model, and drafts for no other.
         let error = load(&file, LoadOptions::default()).unwrap_err().to_string();
         assert!(error.contains("which draft for the model"), "{error}");
-        let other = if name == "mtp-glm" { "mtp-qwen" } else { "mtp-glm" };
+        let other = if name.starts_with("mtp-glm") { "mtp-qwen" } else { "mtp-glm" };
         let mut target = load(&path(other), LoadOptions::default()).unwrap().model;
         let error = load_head(&file, &mut target, &options(Precision::F32)).unwrap_err();
         assert!(error.to_string().contains("expected the MTP layers of"), "{error}");
