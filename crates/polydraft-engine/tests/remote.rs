@@ -12,7 +12,7 @@ use polydraft_engine::drafter::remote::{
 use polydraft_engine::{
     Drafter, Engine, Generation, Limits, Model, Request, Result, Sequences, Speculation, TableModel,
 };
-use rand::SeedableRng;
+use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 
 use crate::common::{Setup, random_model, setup};
@@ -246,4 +246,28 @@ fn drafts_nothing_beyond_the_servers_context() {
     let generation = chain(&mut engine(&certain(), source), 4, 1, 40).unwrap();
     assert_eq!(generation.tokens.len(), 40);
     assert!(queries.lock().unwrap().iter().all(|query| query.tokens.len() <= 8));
+}
+
+/// Answers of which a few bytes were changed are used, or rejected, and nothing worse.
+#[test]
+fn survives_damaged_answers() {
+    const CHARACTERS: &[u8] = b"0123456789-.eE+,:[]{}\"null ";
+    let (mut used, mut rejected) = (0, 0);
+    for seed in 0..300 {
+        let mut rng = ChaCha12Rng::seed_from_u64(seed);
+        let source = Local::new(&certain(), move |_: &DraftQuery, tree| {
+            let mut answer = serde_json::to_vec(&tree).unwrap();
+            for _ in 0..rng.random_range(1..4) {
+                let at = rng.random_range(0..answer.len());
+                answer[at] = CHARACTERS[rng.random_range(0..CHARACTERS.len())];
+            }
+            serde_json::from_slice(&answer).map_err(|error| error.to_string())
+        });
+        let mut engine = engine(&certain(), source);
+        let generation = chain(&mut engine, 6, 0, 60).unwrap();
+        assert!(generation.tokens.len() == 60 && generation.tokens.iter().all(|token| *token < 3));
+        used += usize::from(generation.statistics.target_calls < 60);
+        rejected += usize::from(engine.take_warning().is_some());
+    }
+    assert!(used > 100 && rejected > 100, "{used} {rejected}");
 }

@@ -7,15 +7,14 @@
 //! and as llama.cpp has them (`nextn`).
 //! Method: a single module is unrolled: its output state for a token is the input state of the next
 //! step. It reads the target's state after its last norm, and shares the target's embedding and
-//! output matrix; the copies of these in files are not used. Of several modules (MiMo V2 and Step
-//! 3.5 have three) each drafts its own token: module k reads the state that module k − 1 has of the
-//! token before, so it has read all tokens, and the draft ends after the last module, as in
-//! transformers (`MtpModel`). vLLM starts over with the first module instead.
+//! output matrix; the copies of these in files are not used. Of several modules each drafts its own
+//! token: module k reads the state that module k − 1 has of the token before, so it has read all
+//! tokens, and the draft ends after the last module, as in transformers 5.24 (`MtpModel`).
 //! Deviations: 1. It returns its full distribution at every node of a tree. 2. The last norm of
 //! Nemotron 3's module is RMS, as in vLLM, SGLang and TensorRT-LLM; llama.cpp also subtracts the
 //! mean. 3. In sequences of at most k tokens module k has no state: its distribution is uniform. 4.
-//! The state that GLM's and DeepSeek's modules pass on is that before their last norm, as in vLLM;
-//! transformers norms it. As the next module norms it again, only the norm's weights differ.
+//! The state that GLM's and DeepSeek's modules pass on is that before their last norm; `MtpModel`
+//! norms it. As the next module norms it again, only the norm's weights make a difference.
 //! Complexity: a layer and the output matrix for each drafted token.
 
 use std::ops::{Range, RangeInclusive};
