@@ -90,6 +90,12 @@ pub trait Drafter: Sequences {
     /// because a seed decides its output. Only a drafter that may be late needs it.
     fn make_reproducible(&mut self, _sequence: Sequence) {}
 
+    /// Returns whether its distributions may depend on measured times unless
+    /// [`make_reproducible`](Self::make_reproducible) forbids it.
+    fn may_be_late(&self) -> bool {
+        false
+    }
+
     /// Returns whether it drafts for a sequence in this step; otherwise the step is plain. It must
     /// not depend on what was drawn in the sequence, other than by measured times.
     fn is_ready(&self, _sequence: Sequence) -> bool {

@@ -432,8 +432,11 @@ fn check_draft_options(options: &ModelOptions, draft: &Draft) -> Result<()> {
         |draft: &Draft| matches!(draft, Draft::Ngrams(_) | Draft::Remote(_) | Draft::None);
     let has_weights = |draft: &Draft| !is_light(draft);
     if let (false, Some(option)) = (draft.components().iter().any(has_weights), given) {
+        let is_remote = draft.components().iter().any(|draft| matches!(draft, Draft::Remote(_)));
+        let has_none =
+            if is_remote { "those of a server are on its side" } else { "n-grams have none" };
         let message = Message::new(Message::list(weight_options.map(|(option, _)| option.into())))
-            .and([" are for drafts with weights: n-grams and remote drafts have none here".into()]);
+            .and([" are for drafts with weights: ".into(), has_none.into()]);
         return Err(Usage::unused(option, message));
     }
     let has_layers = |draft: &Draft| draft.is_head() || matches!(draft, Draft::Ngrams(_));

@@ -16,7 +16,7 @@ use polydraft_runtime::remote::{connect, fingerprint};
 use polydraft_runtime::{Silent, seeded};
 use serde_json::{Value, json};
 
-use crate::common::{InstrumentedModel, TARGET, TestServer, language, start};
+use crate::common::{InstrumentedModel, TARGET, TestServer, language, start, start_with_drafter};
 
 const NOW: Duration = Duration::ZERO;
 
@@ -253,6 +253,34 @@ fn decodes_on_when_the_server_is_killed() {
     let warning = engine.take_warning().unwrap();
     assert!(warning.contains("does not draft: ") && warning.contains("127.0.0.1"), "{warning}");
     assert_eq!(engine.take_warning(), None);
+}
+
+/// Without a seed a server drafts with another one, and decodes on when that is killed. With a seed
+/// it does not, so that one request never delays the others.
+#[test]
+fn a_server_drafts_with_another_one() {
+    let drafting = start(NOW, |_| ());
+    let proxy = Proxy::new(&drafting, NOW, false);
+    let source = connect(&format!("http://{}", proxy.address), &language(), &Silent).unwrap();
+    let server = start_with_drafter(
+        |target| Box::new(RemoteDrafter::new(source, target)),
+        Duration::from_millis(2),
+    );
+    let complete = |seed: Option<u64>| {
+        let body = json!({ "prompt": "a b", "seed": seed, "max_tokens": 40, "temperature": 0.5,
+            "ignore_eos": true });
+        let answer = server.complete(body);
+        let drafted = answer["usage"]["speculation"]["draft_tokens"].as_u64();
+        (answer["choices"][0]["text"].clone(), drafted.unwrap_or(0))
+    };
+    let (seeded, drafted) = complete(Some(7));
+    assert_eq!(drafted, 0);
+    assert!((0..5).any(|_| complete(None).1 > 0));
+    proxy.kill();
+    let started = Instant::now();
+    assert_eq!(complete(Some(7)).0, seeded);
+    (0..3).for_each(|_| assert!(complete(None).0.is_string()));
+    assert!(started.elapsed() < Duration::from_secs(6), "{:?}", started.elapsed());
 }
 
 /// llama.cpp's route, as this server has it too.

@@ -184,6 +184,10 @@ impl Drafter for CombinedDrafter {
             .for_each(|(drafter, sequence)| drafter.make_reproducible(sequence));
     }
 
+    fn may_be_late(&self) -> bool {
+        self.drafters.iter().any(|drafter| drafter.may_be_late())
+    }
+
     fn is_ready(&self, sequence: Sequence) -> bool {
         let mut pairs = self.drafters.iter().zip(&self.sequences[sequence]);
         pairs.any(|(drafter, sequence)| drafter.is_ready(*sequence))

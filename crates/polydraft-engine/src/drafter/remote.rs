@@ -456,6 +456,10 @@ impl Drafter for RemoteDrafter {
         self.sequences[sequence].is_reproducible = true;
     }
 
+    fn may_be_late(&self) -> bool {
+        true
+    }
+
     fn is_ready(&self, sequence: Sequence) -> bool {
         let state = &self.sequences[sequence];
         state.is_reproducible || (!self.is_paused() && !state.is_prefilling())
