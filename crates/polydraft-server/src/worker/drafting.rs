@@ -4,23 +4,15 @@
 //! prompts, then its trees are scored in one pass per level. Its sequences are closed afterwards, so
 //! that their KV cache serves the next job, which has nearly the same tokens.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use polydraft_engine::drafter::remote::{DraftQuery, DraftedTree, expand};
 use polydraft_engine::{Engine, Sequence};
 use tokio::sync::oneshot;
 
-use super::job::QueueSlot;
+use super::job::DraftJob;
 use super::pace::PrefillPace;
 use super::{Failure, catch_panic};
-
-/// Queries of a request, on their way to the engine thread.
-pub(super) struct DraftJob {
-    pub queries: Vec<DraftQuery>,
-    pub answer: oneshot::Sender<Result<Vec<DraftedTree>, Failure>>,
-    pub _slot: Arc<QueueSlot>,
-}
 
 /// A job in progress.
 pub(super) struct Drafting {

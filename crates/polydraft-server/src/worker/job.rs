@@ -15,7 +15,6 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
 use super::costs::SharedCosts;
-use super::drafting::DraftJob;
 use super::speculation::BuiltSpeculation;
 use super::thinking::ThinkingBudget;
 use crate::grammar::Grammar;
@@ -296,6 +295,13 @@ impl Job {
         self.buffered.fetch_add(event.size(), Ordering::SeqCst);
         let _ = self.events.send(event);
     }
+}
+
+/// Queries of a request, on their way to the engine thread.
+pub(super) struct DraftJob {
+    pub queries: Vec<DraftQuery>,
+    pub answer: oneshot::Sender<Result<Vec<DraftedTree>, Failure>>,
+    _slot: Arc<QueueSlot>,
 }
 
 pub(super) enum Command {
