@@ -3,8 +3,8 @@
 //!
 //! What they return is untrusted. Answers have a maximum size and a deadline, redirects are not
 //! followed, and the drafter checks ids and probabilities
-//! ([`remote`](polydraft_engine::drafter::remote)). So a server can make drafts useless, and nothing
-//! else. It reads the tokens of prompts and outputs.
+//! ([`remote`](polydraft_engine::drafter::remote)). So a server can make drafts useless, and
+//! nothing else. It reads the tokens of prompts and outputs.
 
 mod http;
 mod llama;

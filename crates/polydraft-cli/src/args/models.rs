@@ -37,12 +37,12 @@ pub struct ModelArgs {
     draft: Vec<String>,
     /// Draft with the model of a server: http://HOST:PORT of 'polydraft serve' or llama-server.
     ///
-    /// As --draft URL. The server's model must have the target's tokenizer. It returns probabilities
-    /// from which the tokens are drawn here, so the output keeps the target's distribution whatever
-    /// it answers. A server that does not answer within a second costs one plain step; then it is
-    /// left alone for a while. An output with a seed waits for every answer, at most a minute;
-    /// 'serve' decodes it without the draft. The
-    /// server's API key is read from the environment variable POLYDRAFT_DRAFT_KEY.
+    /// As --draft URL. The server's model must have the target's tokenizer. It returns
+    /// probabilities from which the tokens are drawn here, so the output keeps the target's
+    /// distribution whatever it answers. A server that does not answer within a second costs one
+    /// plain step; then it is left alone for a while. An output with a seed waits for every answer,
+    /// at most a minute; 'serve' decodes it without the draft. The server's API key is read from
+    /// the environment variable POLYDRAFT_DRAFT_KEY.
     #[arg(hide_short_help = true, long, value_name = "URL", value_parser = url)]
     draft_url: Vec<String>,
     /// Also use the n-grams of this file with --draft ngram.

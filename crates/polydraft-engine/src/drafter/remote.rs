@@ -9,9 +9,9 @@
 //! probable continuations: the most probable tokens of each node with their probabilities. **The
 //! client draws**, from the reported tokens alone, rescaled to the sum 1 at its own temperature. So
 //! q, the distribution that a verifier reads, is by construction the one that was drawn from,
-//! whatever the server returns, and a wrong or hostile answer costs acceptance only. Where the draws
-//! leave the tree of the answer the draft ends: the distribution there proposes nothing (confidence
-//! 0), as it does for a sequence without an answer.
+//! whatever the server returns, and a wrong or hostile answer costs acceptance only. Where the
+//! draws leave the tree of the answer the draft ends: the distribution there proposes nothing
+//! (confidence 0), as it does for a sequence without an answer.
 //! Number of levels: as many as the last steps drew from, and twice as many once all were used.
 //! Complexity: a round trip and a pass of the server's model per level, per step.
 //! Deviations: none.
@@ -19,8 +19,8 @@
 //! **Time.** The wait counts as time of the draft, by which `auto` chooses its length. An answer
 //! that is late ([`Patience::answer`]), missing or invalid costs one plain step. After that the
 //! server is left alone for ten times as long as was lost, and for longer each time, and
-//! [`Drafter::take_warning`] reports the first of such failures in a row. While a server still reads
-//! a prompt nobody waits for it: it gets the prompt when the target's prefill begins.
+//! [`Drafter::take_warning`] reports the first of such failures in a row. While a server still
+//! reads a prompt nobody waits for it: it gets the prompt when the target's prefill begins.
 //!
 //! **Seeds.** A reproducible sequence ([`Drafter::make_reproducible`]) must not depend on these
 //! times: it waits for every answer, up to [`Patience::reproducible`], and after that the sequence

@@ -85,8 +85,8 @@ fn draw(
     }
 }
 
-/// Returns the maximum depth of a session's draft. It depends on lengths, and on whether the drafter
-/// is ready, never on tokens, so it does not change the output's distribution.
+/// Returns the maximum depth of a session's draft. It depends on lengths, and on whether the
+/// drafter is ready, never on tokens, so it does not change the output's distribution.
 fn depth(session: &Session, target: &dyn Model, drafter: &dyn Drafter) -> usize {
     let (Some(speculation), Some(sequence)) = (&session.speculation, session.drafter) else {
         return 0;

@@ -6,9 +6,10 @@
 //! parent: predictions, which are replaced by the target's states once these are known.
 //!
 //! With several MTP modules each has such a state. Module k has the tokens from number k on, and in
-//! place of the target's states the output states of module k − 1: position i of module k − 1 is the
-//! state of token k + i. The input states of a node are those of its parent in module k − 1. So only
-//! nodes down to depth k have a state in module k, and those at depth k get their logits from it.
+//! place of the target's states the output states of module k − 1: position i of module k − 1 is
+//! the state of token k + i. The input states of a node are those of its parent in module k − 1. So
+//! only nodes down to depth k have a state in module k, and those at depth k get their logits from
+//! it.
 
 use std::ops::Range;
 
@@ -189,8 +190,8 @@ impl SequenceState {
         &self.tokens
     }
 
-    /// Appends the input states of the nodes in `slots`: output states of their parents in `source`,
-    /// or zeros for nodes that another module drafts.
+    /// Appends the input states of the nodes in `slots`: output states of their parents in
+    /// `source`, or zeros for nodes that another module drafts.
     pub fn add_states(
         &self,
         source: Option<&Self>,

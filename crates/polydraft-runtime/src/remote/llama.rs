@@ -1,8 +1,8 @@
 //! Drafts of llama.cpp's server: the most probable continuation, with the most probable tokens at
 //! each of its positions (`n_probs`).
 //!
-//! It returns one path, the greedy one, so a draw that leaves it ends the draft. Its model must have
-//! the target's tokenizer, which is checked by encoding a sample.
+//! It returns one path, the greedy one, so a draw that leaves it ends the draft. Its model must
+//! have the target's tokenizer, which is checked by encoding a sample.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

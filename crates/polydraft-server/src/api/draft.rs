@@ -1,4 +1,5 @@
-//! `/v1/draft`: drafts for other servers, which draw from them and verify them with their own model.
+//! `/v1/draft`: drafts for other servers, which draw from them and verify them with their own
+//! model.
 //!
 //! The types of request and answer are those of the client
 //! ([`remote`](polydraft_engine::drafter::remote)).

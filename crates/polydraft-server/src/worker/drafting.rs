@@ -1,8 +1,8 @@
 //! Drafts for other servers: distributions of the target along probable continuations.
 //!
 //! A job is computed between the steps of running requests: its tokens are prefilled in chunks like
-//! prompts, then its trees are scored in one pass per level. Its sequences are closed afterwards, so
-//! that their KV cache serves the next job, which has nearly the same tokens.
+//! prompts, then its trees are scored in one pass per level. Its sequences are closed afterwards,
+//! so that their KV cache serves the next job, which has nearly the same tokens.
 
 use std::time::Instant;
 

@@ -5,8 +5,8 @@ use crate::policy::Policy;
 use crate::{Distribution, RandomSource, Result};
 
 impl Draft {
-    /// Draws below `node` as `policy` decides, and nothing from a distribution of confidence 0: with
-    /// it a drafter states that it has none. Returns the distribution if nothing is drawn.
+    /// Draws below `node` as `policy` decides, and nothing from a distribution of confidence 0, by
+    /// which a drafter states that it has none. Returns the distribution if nothing is drawn.
     ///
     /// # Errors
     /// As for [`draw`](Self::draw).
