@@ -112,7 +112,7 @@ impl<'a> StepDistributions<'a> {
 const CHUNK: usize = 64;
 
 /// Returns the tokens of the `count` largest logits, ascending; of equal logits the first.
-fn largest(logits: &[f32], count: usize) -> Vec<Token> {
+pub(crate) fn largest(logits: &[f32], count: usize) -> Vec<Token> {
     let mut best: Vec<(f32, Token)> = Vec::with_capacity(count + 1);
     for (number, chunk) in logits.chunks(CHUNK).enumerate() {
         let least = best.last().filter(|_| best.len() == count).map(|last| last.0);

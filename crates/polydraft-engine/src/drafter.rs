@@ -11,6 +11,7 @@ mod kind;
 mod mixed;
 mod model;
 pub mod ngram;
+pub mod remote;
 mod translated;
 
 use polydraft::{Distribution, NodeId, Sampling};
@@ -82,6 +83,27 @@ pub trait Drafter: Sequences {
 
     /// The n-grams that it drafts from and that learn from the target's output, if any.
     fn learning_ngrams(&self) -> Option<&LearningNgrams> {
+        None
+    }
+
+    /// Requires that a sequence's distributions depend on its tokens alone, not on measured times,
+    /// because a seed decides its output. Only a drafter that may be late needs it.
+    fn make_reproducible(&mut self, _sequence: Sequence) {}
+
+    /// Returns whether its distributions may depend on measured times unless
+    /// [`make_reproducible`](Self::make_reproducible) forbids it.
+    fn may_be_late(&self) -> bool {
+        false
+    }
+
+    /// Returns whether it drafts for a sequence in this step; otherwise the step is plain. It must
+    /// not depend on what was drawn in the sequence, other than by measured times.
+    fn is_ready(&self, _sequence: Sequence) -> bool {
+        true
+    }
+
+    /// Returns what the user should know about a draft that failed, once.
+    fn take_warning(&mut self) -> Option<String> {
         None
     }
 

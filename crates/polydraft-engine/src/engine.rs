@@ -79,6 +79,18 @@ impl Engine {
         self.models.drafter.as_ref().map(|drafter| drafter.name())
     }
 
+    /// Returns whether the drafter may be late: a reproducible request then waits for it, and all
+    /// others in the batch with it.
+    pub fn drafts_may_be_late(&self) -> bool {
+        self.models.drafter.as_ref().is_some_and(|drafter| drafter.may_be_late())
+    }
+
+    /// Returns what the user should know about a draft that failed, once: decoding continues
+    /// without it.
+    pub fn take_warning(&mut self) -> Option<String> {
+        self.models.drafter.as_mut()?.take_warning()
+    }
+
     /// Approximate bytes of one token in the KV caches of target and drafter.
     pub fn token_bytes(&self) -> u64 {
         self.models.target.token_bytes()
@@ -161,6 +173,7 @@ impl Engine {
         if let Some(observer) = observer {
             session.add_observer(observer);
         }
+        self.models.make_reproducible(&session);
         Ok(session)
     }
 

@@ -172,6 +172,7 @@ pub struct Request<'c> {
     pub(crate) speculation: Option<Speculation>,
     pub(crate) limits: Limits,
     pub(crate) detokenizer: Box<dyn Detokenizer + 'c>,
+    pub(crate) is_reproducible: bool,
     rng: Option<Box<dyn RandomSource + Send + 'c>>,
 }
 
@@ -184,6 +185,7 @@ impl<'c> Request<'c> {
             speculation: None,
             limits: Limits::default(),
             detokenizer: Box::new(NoDetokenizer),
+            is_reproducible: false,
             rng: None,
         }
     }
@@ -222,6 +224,12 @@ impl<'c> Request<'c> {
     /// Sets the rng of all random decisions; a seeded one makes the output reproducible.
     pub fn rng(self, rng: impl RandomSource + Send + 'c) -> Self {
         Self { rng: Some(Box::new(rng)), ..self }
+    }
+
+    /// Sets whether the rng alone must decide the output: then nothing depends on how long a remote
+    /// draft takes to answer. Without it such a draft may be left out of a step.
+    pub fn reproducible(self, is_reproducible: bool) -> Self {
+        Self { is_reproducible, ..self }
     }
 
     /// Takes the given rng, or creates one seeded by the operating system.

@@ -62,6 +62,8 @@ pub struct Session<'c> {
     pub(crate) draft: Draft,
     pub(crate) processor: Option<Box<dyn LogitsProcessor>>,
     pub(crate) ignores_batch_size: bool,
+    /// Whether drafts must not depend on measured times.
+    pub(crate) is_reproducible: bool,
     /// Batch size that the policy got in the last step.
     pub(crate) batch_size: usize,
     /// Batch size for the next step, if it repeats the last one.
@@ -89,7 +91,7 @@ impl<'c> Session<'c> {
         drafter: Option<Sequence>,
     ) -> Self {
         let rng = request.take_rng();
-        let Request { sampling, speculation, limits, detokenizer, .. } = request;
+        let Request { sampling, speculation, limits, detokenizer, is_reproducible, .. } = request;
         let stops = StopScanner::new(&limits.stop).outside(limits.stop_outside.as_ref());
         let mut session = Self {
             target,
@@ -101,6 +103,7 @@ impl<'c> Session<'c> {
             draft: Draft::new(),
             processor: None,
             ignores_batch_size: false,
+            is_reproducible,
             batch_size: 1,
             repeated_batch_size: None,
             is_committing: false,

@@ -9,5 +9,6 @@ mod generation;
 mod learning;
 mod observers;
 mod processors;
+mod remote;
 mod threads;
 mod translated;

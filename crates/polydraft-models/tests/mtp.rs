@@ -1,13 +1,14 @@
 //! Multi-token prediction (MTP) layers as drafters: their drafts against a direct computation with
-//! transformers' decoder layers, which heads/mtp.py made.
+//! transformers' decoder layers, which heads/mtp.py made, and those of several modules against
+//! transformers' `MtpModel`, which heads/mtp_modules.py ran.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::common::steps::ExpectedSteps;
 use crate::common::*;
-use polydraft::{PolicyKind, Sampling, VerifierKind};
-use polydraft_engine::{Engine, Limits, Model, Request, Speculation};
+use polydraft::{DraftTree, PolicyKind, Sampling, Token, VerifierKind};
+use polydraft_engine::{Drafter, Engine, Limits, Model, Request, Sequences, Speculation};
 use polydraft_gguf::Gguf;
 use polydraft_models::{
     Description, HeadDescription, HeadKind, HeadOptions, LoadOptions, Loaded, Precision, head_kind,
@@ -18,7 +19,7 @@ use rand_chacha::ChaCha12Rng;
 use serde_json::{Value, json};
 
 /// Directories, and files that llama.cpp's converter made from them.
-const MODELS: [&str; 8] = [
+const MODELS: [&str; 11] = [
     "mtp-glm",
     "mtp-deepseek",
     "mtp-glm/model.gguf",
@@ -27,6 +28,9 @@ const MODELS: [&str; 8] = [
     "mtp-mimo",
     "mtp-nemotron",
     "mtp-nemotron/model.gguf",
+    "mtp-glm-three",
+    "mtp-glm-three/model.gguf",
+    "mtp-mimo-three",
 ];
 
 fn path(name: &str) -> PathBuf {
@@ -60,7 +64,7 @@ fn drafts_equal_a_direct_computation() {
 /// MTP layers that lie beside their model in a file of their own.
 #[test]
 fn files_without_the_model_draft_as_its_own_layers() {
-    for name in ["mtp-qwen", "mtp-glm", "mtp-nemotron"] {
+    for name in ["mtp-qwen", "mtp-glm", "mtp-glm-three", "mtp-nemotron"] {
         let (model, file) =
             (path(&format!("{name}/model.gguf")), path(&format!("{name}/mtp.gguf")));
         assert_eq!(head_kind(&file), Some(HeadKind::Autoregressive));
@@ -75,7 +79,7 @@ fn files_without_the_model_draft_as_its_own_layers() {
         // It is no model, and drafts for no other.
         let error = load(&file, LoadOptions::default()).unwrap_err().to_string();
         assert!(error.contains("which draft for the model"), "{error}");
-        let other = if name == "mtp-glm" { "mtp-qwen" } else { "mtp-glm" };
+        let other = if name.starts_with("mtp-glm") { "mtp-qwen" } else { "mtp-glm" };
         let mut target = load(&path(other), LoadOptions::default()).unwrap().model;
         let error = load_head(&file, &mut target, &options(Precision::F32)).unwrap_err();
         assert!(error.to_string().contains("expected the MTP layers of"), "{error}");
@@ -101,6 +105,10 @@ fn every_tensor_of_the_layer_changes_the_drafts() {
         ("mtp-qwen", "mtp."),
         ("mtp-mimo", "model.mtp_layers.0."),
         ("mtp-nemotron", "mtp.layers."),
+        ("mtp-glm-three", "model.layers.1."),
+        ("mtp-glm-three", "model.layers.2."),
+        ("mtp-glm-three", "model.layers.3."),
+        ("mtp-mimo-three", "model.mtp_layers."),
     ] {
         let (expected, copies) =
             (expected(name), ["embed_tokens.weight", "shared_head.head.weight"]);
@@ -235,6 +243,57 @@ fn same_output_as_plain_decoding_at_temperature_zero() {
     }
 }
 
+/// Drafts after a sequence that grew in steps, was cut, and was prefilled in parts, equal those
+/// after the same tokens at once.
+#[test]
+fn modules_follow_a_sequence_in_any_steps() {
+    for name in ["mtp-glm-three", "mtp-mimo-three"] {
+        let mut target = load(&path(name), LoadOptions::default()).unwrap().model;
+        let mut head = load_mtp(&path(name), &mut target, &options(Precision::F32)).unwrap();
+        assert_eq!(head.levels(), 3);
+        let mut drafts = |steps: &[(usize, &[Token])], chunk: usize| {
+            let (of_target, of_head) = (target.open().unwrap(), head.open().unwrap());
+            for (keep, tokens) in steps {
+                target.truncate(of_target, *keep);
+                head.truncate(of_head, *keep);
+                target.extend(of_target, tokens).unwrap();
+                head.extend(of_head, tokens).unwrap();
+                target.prepare(of_target, usize::MAX).unwrap();
+                let known = target.len(of_target) - 1;
+                head.sync_target(of_head, &target, of_target, known).unwrap();
+                while head.prepare(of_head, chunk).unwrap() > 0 {}
+                // Trees whose nodes come level by level, and one that goes deep first.
+                let mut tree = DraftTree::new();
+                head.score(&[(of_head, &tree)]).unwrap();
+                let child = tree.add(DraftTree::ROOT, 9);
+                tree.add(child, 4);
+                tree.add(DraftTree::ROOT, 6);
+                head.score(&[(of_head, &tree)]).unwrap();
+            }
+            let q = |node| {
+                head.distribution(of_head, node, &Sampling::default(), None).unwrap().to_vec()
+            };
+            let found: Vec<Vec<f64>> = (0..4).map(q).collect();
+            target.close(of_target);
+            head.close(of_head);
+            found
+        };
+        let tokens: Vec<Token> = (0..12).map(|n| 5 + 7 * n % 50).collect();
+        let expected = drafts(&[(0, &tokens)], usize::MAX);
+        for (steps, chunk) in [
+            (vec![(0, &tokens[..2]), (2, &tokens[2..3]), (3, &tokens[3..7]), (7, &tokens[7..])], 9),
+            (vec![(0, &tokens[..7]), (7, &tokens[7..])], 2),
+            (vec![(0, &tokens[..]), (5, &tokens[5..])], 1),
+            (vec![(0, &tokens[..11]), (1, &tokens[1..])], 3),
+        ] {
+            let found = drafts(&steps, chunk);
+            let pairs = found.iter().flatten().zip(expected.iter().flatten());
+            let worst = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            assert!(worst < 1e-6, "{name} {steps:?}: {worst:e}");
+        }
+    }
+}
+
 #[test]
 fn tokens_option_limits_the_drafted_vocabulary() {
     let name = "mtp-glm";
@@ -261,12 +320,13 @@ fn error_without_mtp_layers_names_other_drafters() {
 fn description_excludes_mtp_layers() {
     for name in MODELS {
         let read = Description::read(&path(name)).unwrap();
-        let layers = match name.split('/').next().unwrap() {
-            "mtp-qwen" => 2,
-            "mtp-nemotron" => 3,
-            _ => 1,
+        let (layers, modules) = match name.split('/').next().unwrap() {
+            "mtp-qwen" => (2, 1),
+            "mtp-nemotron" => (3, 1),
+            "mtp-glm-three" | "mtp-mimo-three" => (1, 3),
+            _ => (1, 1),
         };
-        assert_eq!((read.config.layers, read.config.mtp_modules), (layers, 1), "{name}");
+        assert_eq!((read.config.layers, read.config.mtp_modules), (layers, modules), "{name}");
     }
     for name in ["mtp-glm", "mtp-nemotron"] {
         let [directory, file] =

@@ -12,6 +12,7 @@ use polydraft_models::{HeadKind, Precision, head_kind};
 use crate::listen::Listener;
 use crate::message::{OptionName, message};
 use crate::model_files::locate;
+use crate::remote;
 use crate::tables;
 use crate::usage::{Advice, Usage};
 
@@ -34,6 +35,8 @@ pub enum Draft {
     SelfDraft(Option<Precision>),
     /// N-grams of the sequence itself, and of a corpus or table.
     Ngrams(Ngrams),
+    /// The model of a server at this address.
+    Remote(String),
     /// Several drafts, each of which draws its own path.
     Several(Vec<Draft>),
 }
@@ -103,6 +106,9 @@ impl Draft {
             Some((SELF, kind)) => return self_draft(kind),
             _ => {}
         }
+        if remote::is_url(name) {
+            return Ok(Self::Remote(remote::base_url(name)?));
+        }
         if tables::is_table(Path::new(name)) {
             let corpus = Some(Corpus::Table(name.into()));
             return Ok(Self::Ngrams(Ngrams { corpus, learn: None }));
@@ -112,7 +118,7 @@ impl Draft {
             bail!(Advice(message![
                 OptionName::Draft.with(name),
                 ": expected a model directory, a .gguf file, a draft head or a table of n-grams, \
-                 or self, self:TYPE, mtp, ngram or none, got nothing there",
+                 the URL of a server, or self, self:TYPE, mtp, ngram or none, got nothing there",
             ]));
         }
         let files = DraftFiles { name: Some(name.to_owned()), path };
@@ -184,6 +190,7 @@ impl fmt::Display for Draft {
             Self::SelfDraft(None) => f.write_str(SELF),
             Self::SelfDraft(Some(kind)) => write!(f, "{SELF}:{kind}"),
             Self::Ngrams(_) => f.write_str(NGRAM),
+            Self::Remote(url) => f.write_str(url),
             Self::Several(all) => {
                 let names: Vec<String> = all.iter().map(Self::to_string).collect();
                 f.write_str(&names.join(" + "))
@@ -238,6 +245,23 @@ mod tests {
         assert_eq!(find("self:q5_1")?, Draft::SelfDraft(Some(Precision::Q5_1)));
         for name in ["none", "mtp", "ngram", "self", "self:q4_1"] {
             assert_eq!(find(name)?.to_string(), name);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn resolves_addresses_of_servers() -> Result<()> {
+        for (name, base) in [
+            ("http://127.0.0.1:8000/v1/", "http://127.0.0.1:8000"),
+            ("https://drafts.local/llm", "https://drafts.local/llm"),
+        ] {
+            assert_eq!(find(name)?, Draft::Remote(base.to_owned()));
+            assert_eq!(find(name)?.to_string(), base);
+        }
+        for name in ["http://", "http:///a", "http://me:secret@there", "http://a?b", "http://a b"] {
+            let error = explain(&find(name).unwrap_err(), command_line);
+            assert!(error.contains("--draft URL: expected an address such as"), "{error}");
+            assert!(!error.contains("secret"), "{error}");
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use polydraft::Token;
 use polydraft_engine::drafter::ngram::{self, SharedNgrams};
+use polydraft_engine::drafter::remote::RemoteDrafter;
 use polydraft_engine::{
     CombinedDrafter, Drafter, DrafterKind, Model, ModelDrafter, TranslatedDrafter,
 };
@@ -17,6 +18,7 @@ use crate::draft::{Corpus, Draft, DraftFiles, Ngrams};
 use crate::message::{OptionName, message};
 use crate::models::advise;
 use crate::plan::Plan;
+use crate::remote::connect;
 use crate::tables;
 use crate::translation::{Translated, translate};
 use crate::usage::Usage;
@@ -52,6 +54,10 @@ impl Drafters<'_, '_> {
         Ok(match draft {
             Draft::None | Draft::Several(_) => unreachable!("drafts of a draft are single ones"),
             Draft::Ngrams(ngrams) => self.ngrams(ngrams, target)?,
+            Draft::Remote(url) => {
+                let source = connect(url, target.language(), plan.listener)?;
+                Box::new(RemoteDrafter::new(source, target.info()))
+            }
             Draft::SelfDraft(_) => {
                 let mut copy = target.take_self_draft().context("the self-draft was not made")?;
                 if let Some(tokens) = self.tokens(target.language())? {

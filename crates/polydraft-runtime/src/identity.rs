@@ -9,6 +9,7 @@ use crate::draft::{Corpus, Draft, Ngrams};
 use crate::model_files::{display_name, weight_bytes};
 use crate::models::{ModelOptions, Models};
 use crate::plan::draft_backend;
+use crate::remote;
 
 impl ModelOptions {
     /// Returns the models, their paths, sizes and weight types. Equal identities have equal costs.
@@ -49,6 +50,7 @@ impl ModelOptions {
     pub fn ids(&self, models: &Models) -> [String; 2] {
         // In the hub's cache a file is a link to a blob with a meaningless name.
         let name = |path: &Path| match path.is_file() {
+            _ if remote::is_url(&path.to_string_lossy()) => "a remote draft".to_owned(),
             true => display_name(path),
             false => display_name(&without_links(path)),
         };
@@ -72,6 +74,8 @@ fn names(models: &Models, show: &dyn Fn(&Path) -> String) -> [String; 2] {
     let draft = |draft: &Draft| match (draft, draft.files()) {
         (Draft::Ngrams(Ngrams { corpus: Some(Corpus::Table(file)), .. }), _) => sized(file),
         (_, Some(files)) => sized(&files.path),
+        // Its address stays on this machine.
+        (Draft::Remote(url), _) => show(Path::new(url)),
         // Includes the weight type of a self-draft, which the user may have left out.
         (other, None) => other.to_string(),
     };

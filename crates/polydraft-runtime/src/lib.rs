@@ -26,6 +26,7 @@ pub mod model_files;
 mod models;
 mod plan;
 mod process;
+pub mod remote;
 mod requests;
 mod run;
 mod sampling;

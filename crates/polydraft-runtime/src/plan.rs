@@ -428,10 +428,15 @@ fn check_draft_options(options: &ModelOptions, draft: &Draft) -> Result<()> {
         (OptionName::DraftLayers, options.draft_layers.is_some()),
     ];
     let given = weight_options.into_iter().find(|(_, given)| *given).map(|(option, _)| option);
-    let has_weights = |draft: &Draft| !matches!(draft, Draft::Ngrams(_) | Draft::None);
+    let is_light =
+        |draft: &Draft| matches!(draft, Draft::Ngrams(_) | Draft::Remote(_) | Draft::None);
+    let has_weights = |draft: &Draft| !is_light(draft);
     if let (false, Some(option)) = (draft.components().iter().any(has_weights), given) {
+        let is_remote = draft.components().iter().any(|draft| matches!(draft, Draft::Remote(_)));
+        let has_none =
+            if is_remote { "those of a server are on its side" } else { "n-grams have none" };
         let message = Message::new(Message::list(weight_options.map(|(option, _)| option.into())))
-            .and([" are for drafts with weights: n-grams have none".into()]);
+            .and([" are for drafts with weights: ".into(), has_none.into()]);
         return Err(Usage::unused(option, message));
     }
     let has_layers = |draft: &Draft| draft.is_head() || matches!(draft, Draft::Ngrams(_));

@@ -205,7 +205,11 @@ impl Run {
             let _ = self.models.engine.close(session);
             return Err(error);
         }
-        Ok(self.models.engine.complete(session, show)?)
+        let generation = self.models.engine.complete(session, show);
+        if let Some(warning) = self.models.engine.take_warning() {
+            listener.note(&format!("warning: {warning}").into());
+        }
+        Ok(generation?)
     }
 
     /// Prefills a session's prompt, and reports the progress of long prompts.

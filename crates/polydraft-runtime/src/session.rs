@@ -111,6 +111,7 @@ impl RunSession<'_> {
         show: &mut dyn FnMut(OutputChunk) -> bool,
     ) -> Result<Generation> {
         let request = self.run.request(prompt, &options.limits, &mut self.rng)?;
+        let request = request.reproducible(self.is_seeded);
         let mut session = self.run.models.engine.open(request)?;
         if options.shared_randomness {
             session.share_randomness();

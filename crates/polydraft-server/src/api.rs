@@ -16,6 +16,7 @@
 
 pub mod anthropic;
 mod default_params;
+pub mod draft;
 pub mod llama;
 pub mod ollama;
 pub mod openai;

@@ -14,6 +14,7 @@
 //! is stepped alone, with the same random decisions again.
 
 mod costs;
+mod drafting;
 mod job;
 mod pace;
 mod random;
@@ -36,6 +37,7 @@ use polydraft_text::Language;
 use crate::telemetry::Telemetry;
 
 use costs::SharedCosts;
+use drafting::Drafting;
 use job::{Command, Job};
 pub use job::{
     EngineHandle, Event, Events, Failure, MAX_ALTERNATIVES, MAX_TOTAL_ALTERNATIVES, Refusal,
@@ -86,6 +88,7 @@ pub fn start(
         inbox,
         waiting: VecDeque::new(),
         running: Vec::new(),
+        drafting: Vec::new(),
         pace: PrefillPace::new(),
         prefill_round: 0,
         deadline: None,
@@ -106,6 +109,8 @@ struct Worker {
     /// Waiting requests in order of arrival.
     waiting: VecDeque<Job>,
     running: Vec<RunningRequest>,
+    /// Drafts for other servers.
+    drafting: Vec<Drafting>,
     pace: PrefillPace,
     prefill_round: usize,
     /// Time at which unfinished requests are ended.
@@ -129,7 +134,11 @@ impl Worker {
             self.score_prompts();
             self.prefill();
             self.open_remaining();
+            self.draft();
             self.step();
+            if let Some(warning) = self.engine.take_warning() {
+                log::warn!("{warning}");
+            }
             self.send_events();
             let cache = self.reserved().1 as f64 / self.capacity.tokens as f64;
             self.telemetry.set_load(self.running.len(), self.waiting.len(), cache);
@@ -154,7 +163,8 @@ impl Worker {
     /// left.
     fn receive(&mut self) -> bool {
         loop {
-            let idle = self.running.is_empty() && self.waiting.is_empty();
+            let idle =
+                self.running.is_empty() && self.waiting.is_empty() && self.drafting.is_empty();
             let command = match (idle, self.closing) {
                 (true, true) => return false,
                 (true, false) => self.wait_for_command().map_err(|_| TryRecvError::Disconnected),
@@ -162,6 +172,7 @@ impl Worker {
             };
             match command {
                 Ok(Command::Submit(jobs)) => self.waiting.extend(jobs),
+                Ok(Command::Draft(job)) => self.drafting.push(Drafting::new(job)),
                 Ok(Command::Stop(within)) => {
                     self.closing = true;
                     self.deadline = Instant::now().checked_add(within);
@@ -205,6 +216,9 @@ impl Worker {
         }
         for running in self.running.extract_if(.., |running| running.job.is_backlogged()) {
             running.close(&mut self.engine, &self.telemetry, Some(Failure::TooSlow));
+        }
+        for mut drafting in self.drafting.extract_if(.., |job| is_overdue || job.is_gone()) {
+            drafting.end(&mut self.engine, Err(Failure::Stopping));
         }
     }
 
@@ -280,6 +294,27 @@ impl Worker {
                 running.opened += 1;
             }
         }
+    }
+
+    /// Computes the drafts that fit beside the running requests, in order of arrival.
+    fn draft(&mut self) {
+        let (mut sequences, mut tokens) = self.reserved();
+        let max_sequences = self.capacity.sequences.min(self.engine.max_sequences());
+        let mut done = Vec::new();
+        for (number, drafting) in self.drafting.iter_mut().enumerate() {
+            let (more_sequences, more_tokens) = drafting.required();
+            let fits = sequences + more_sequences <= max_sequences
+                && tokens.saturating_add(more_tokens) <= self.capacity.tokens;
+            // A draft that is alone always runs.
+            if drafting.is_open() || fits || sequences == 0 {
+                sequences += more_sequences;
+                tokens = tokens.saturating_add(more_tokens);
+                if drafting.advance(&mut self.engine, &mut self.pace) {
+                    done.push(number);
+                }
+            }
+        }
+        done.into_iter().rev().for_each(|number| drop(self.drafting.remove(number)));
     }
 
     /// Runs one pass for all sequences whose prefill is done.

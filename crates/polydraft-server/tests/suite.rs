@@ -3,6 +3,7 @@
 mod alternatives;
 mod common;
 mod dialects;
+mod drafting;
 mod native;
 mod options;
 mod pages;

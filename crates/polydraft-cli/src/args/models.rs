@@ -35,6 +35,16 @@ pub struct ModelArgs {
     /// to repay making the copy, or 'ngram']
     #[arg(long, value_name = "MODEL")]
     draft: Vec<String>,
+    /// Draft with the model of a server: http://HOST:PORT of 'polydraft serve' or llama-server.
+    ///
+    /// As --draft URL. The server's model must have the target's tokenizer. It returns
+    /// probabilities from which the tokens are drawn here, so the output keeps the target's
+    /// distribution whatever it answers. A server that does not answer within a second costs one
+    /// plain step; then it is left alone for a while. An output with a seed waits for every answer,
+    /// at most a minute; 'serve' decodes it without the draft. The server's API key is read from
+    /// the environment variable POLYDRAFT_DRAFT_KEY.
+    #[arg(hide_short_help = true, long, value_name = "URL", value_parser = url)]
+    draft_url: Vec<String>,
     /// Also use the n-grams of this file with --draft ngram.
     ///
     /// Use text of the same kind as the expected output, or a table written by 'polydraft learn'.
@@ -148,7 +158,7 @@ impl ModelArgs {
     pub fn options(&self) -> ModelOptions {
         ModelOptions {
             target: self.target.clone(),
-            drafts: self.draft.clone(),
+            drafts: [&self.draft[..], &self.draft_url].concat(),
             corpus: self.corpus.clone(),
             learn: self.learn.clone(),
             mix_ngrams: self.mix_ngrams,
@@ -170,6 +180,14 @@ impl ModelArgs {
     /// Fails if options contradict each other, or a model cannot be loaded.
     pub fn load(&self, with_draft: bool) -> Result<Models> {
         self.options().load(with_draft, &Terminal)
+    }
+}
+
+/// Parses the address of a server.
+fn url(text: &str) -> Result<String, String> {
+    match text.starts_with("http://") || text.starts_with("https://") {
+        true => Ok(text.to_owned()),
+        false => Err("expected an address such as http://192.168.0.2:8000".to_owned()),
     }
 }
 

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use polydraft_engine::HiddenState;
 use polydraft_models::{
     Bytes, CacheType, Description, HeadDescription, LoadOptions, Mixer, Precision,
@@ -382,9 +382,9 @@ impl DraftReport {
                 Self { head, ..Self::usable(draft.to_string(), 0, problem) }
             }
             Draft::None => {
-                let problem = "none means plain decoding".to_owned();
-                Self::usable(draft.to_string(), 0, Some(problem))
+                Self::usable(draft.to_string(), 0, Some("none means plain decoding".to_owned()))
             }
+            Draft::Remote(url) => bail!("{url}: a server is checked when it drafts, not here"),
             Draft::Ngrams(_) | Draft::Several(_) => Self::usable(draft.to_string(), 0, None),
         })
     }

@@ -179,6 +179,24 @@ impl Drafter for CombinedDrafter {
         self.drafters.iter().find_map(|drafter| drafter.learning_ngrams())
     }
 
+    fn make_reproducible(&mut self, sequence: Sequence) {
+        self.with_sequences(sequence)
+            .for_each(|(drafter, sequence)| drafter.make_reproducible(sequence));
+    }
+
+    fn may_be_late(&self) -> bool {
+        self.drafters.iter().any(|drafter| drafter.may_be_late())
+    }
+
+    fn is_ready(&self, sequence: Sequence) -> bool {
+        let mut pairs = self.drafters.iter().zip(&self.sequences[sequence]);
+        pairs.any(|(drafter, sequence)| drafter.is_ready(*sequence))
+    }
+
+    fn take_warning(&mut self) -> Option<String> {
+        self.drafters.iter_mut().find_map(|drafter| drafter.take_warning())
+    }
+
     fn attach(&mut self, target: &dyn Model) {
         self.drafters.iter_mut().for_each(|drafter| drafter.attach(target));
     }

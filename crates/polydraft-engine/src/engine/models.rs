@@ -121,6 +121,16 @@ impl Models {
         session.drafter = None;
         drafter.close(sequence);
         session.drafter = Some(open_with_prompt(drafter.as_mut(), &tokens)?);
+        self.make_reproducible(session);
         Ok(())
+    }
+
+    /// Passes on to the drafter that a seed decides a session's output.
+    pub fn make_reproducible(&mut self, session: &Session) {
+        if let (true, Some(drafter), Some(sequence)) =
+            (session.is_reproducible, &mut self.drafter, session.drafter)
+        {
+            drafter.make_reproducible(sequence);
+        }
     }
 }

@@ -85,12 +85,15 @@ fn draw(
     }
 }
 
-/// Returns the maximum depth of a session's draft. It depends on lengths only, never on tokens, so
-/// it does not change the output's distribution.
+/// Returns the maximum depth of a session's draft. It depends on lengths, and on whether the
+/// drafter is ready, never on tokens, so it does not change the output's distribution.
 fn depth(session: &Session, target: &dyn Model, drafter: &dyn Drafter) -> usize {
     let (Some(speculation), Some(sequence)) = (&session.speculation, session.drafter) else {
         return 0;
     };
+    if !drafter.is_ready(sequence) {
+        return 0;
+    }
     let remaining_context = target.info().context.saturating_sub(target.len(session.target));
     // The drafter scores all but the last of the drafted tokens.
     let drafter_remaining =
@@ -170,6 +173,10 @@ fn apply_processor(
     sampling: &Sampling,
     change: impl FnOnce(&mut [f32]),
 ) -> Result<Distribution> {
+    // Nothing is drawn from it.
+    if probs.confidence() == 0.0 {
+        return Ok(probs);
+    }
     let mut logits: Vec<f32> =
         probs.to_vec().into_iter().map(|p| p.max(MIN_PROBABILITY).ln() as f32).collect();
     change(&mut logits);

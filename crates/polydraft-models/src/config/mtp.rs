@@ -47,8 +47,12 @@ impl Config {
         self.mtp_modules = first.take_while(is_there).count();
     }
 
-    /// Appends the layers of the first MTP module to the model's layers.
-    pub(crate) fn with_first_mtp_module(mut self) -> Self {
+    /// Appends the layers of the first MTP modules to the model's layers.
+    pub(crate) fn with_mtp_modules(self, count: usize) -> Self {
+        (0..count).fold(self, |config, _| config.with_next_mtp_module())
+    }
+
+    fn with_next_mtp_module(mut self) -> Self {
         let first = self.layers;
         let listed = self.layers_per_mtp_module().to_vec();
         self.layers += listed.len();
@@ -66,8 +70,8 @@ impl Config {
         self
     }
 
-    /// Drops all layers but those that [`with_first_mtp_module`](Self::with_first_mtp_module)
-    /// appended.
+    /// Drops all layers but those of the last module that
+    /// [`with_mtp_modules`](Self::with_mtp_modules) appended.
     pub(crate) fn mtp_layers_only(mut self) -> Self {
         let count = self.layers_per_mtp_module().len();
         let before = self.layers - count;

@@ -172,7 +172,7 @@ pub(super) fn read(
         feature_width: backbone,
     };
     let name = directory.file_name().map_or_else(|| directory.to_owned(), PathBuf::from);
-    Ok(DraftHead::new(name.to_string_lossy().into_owned(), vocabulary, info.context, net))
+    Ok(DraftHead::new(name.to_string_lossy().into_owned(), vocabulary, info.context, vec![net]))
 }
 
 /// Loads the rows of the output matrix for `tokens`.

@@ -161,7 +161,7 @@ fn read(
     };
     let name =
         directory.file_name().unwrap_or(directory.as_os_str()).to_string_lossy().into_owned();
-    Ok(DraftHead::new(name, vocabulary, info.context, net))
+    Ok(DraftHead::new(name, vocabulary, info.context, vec![net]))
 }
 
 /// Checks that the available memory is enough for the weights and a context of 1,000 tokens.

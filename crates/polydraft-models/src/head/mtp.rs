@@ -5,15 +5,19 @@
 //! Source: DeepSeek-AI 2024 (V3, section 2.2: multi-token prediction); GLM-4.5 Team 2025; NVIDIA
 //! 2025 (Nemotron 3, whose layers have one block each, so that it takes two). Names as published,
 //! and as llama.cpp has them (`nextn`).
-//! Method: the first module, unrolled: its output state for a token is the input state of the next
+//! Method: a single module is unrolled: its output state for a token is the input state of the next
 //! step. It reads the target's state after its last norm, and shares the target's embedding and
-//! output matrix; the copies of these in files are not used.
-//! Deviations: 1. In models with several modules, one per further token, only the first is used. 2.
-//! It returns its full distribution at every node of a tree. 3. The last norm of Nemotron 3's
-//! module is RMS, as in vLLM, SGLang and TensorRT-LLM; llama.cpp also subtracts the mean.
+//! output matrix; the copies of these in files are not used. Of several modules each drafts its own
+//! token: module k reads the state that module k − 1 has of the token before, so it has read all
+//! tokens, and the draft ends after the last module, as in transformers 5.24 (`MtpModel`).
+//! Deviations: 1. It returns its full distribution at every node of a tree. 2. The last norm of
+//! Nemotron 3's module is RMS, as in vLLM, SGLang and TensorRT-LLM; llama.cpp also subtracts the
+//! mean. 3. In sequences of at most k tokens module k has no state: its distribution is uniform. 4.
+//! The state that GLM's and DeepSeek's modules pass on is that before their last norm; `MtpModel`
+//! norms it. As the next module norms it again, only the norm's weights make a difference.
 //! Complexity: a layer and the output matrix for each drafted token.
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -34,7 +38,7 @@ use crate::transformer::load::Loader;
 use crate::transformer::{PositionEncoding, Transformer};
 use crate::weights::Weights;
 
-/// Loads the first MTP module from the target's files. From then on the target captures the hidden
+/// Loads the MTP modules from the target's files. From then on the target captures the hidden
 /// states that it reads.
 ///
 /// # Errors
@@ -67,32 +71,67 @@ pub(super) fn from_parts(
                        bits (self), n-grams, a smaller model or a draft head can draft for it";
         return Err(Error::File { path: path.to_owned(), problem: problem.to_owned() });
     }
-    let first = config.layers;
-    let config = config.with_first_mtp_module();
-    let last = config.layers - 1;
-    let within = |number: usize, part: &str| format!("{}.{number}.{part}", config.names.layers);
-    let name = |part: &str| within(first, part);
-    let names = &config.names.mtp;
-    let hidden = config.hidden;
-    check_size(path, &config, first..=last, &weights, options)?;
-    let mut loader = Loader { config: &config, weights, precision: options.precision };
-    let fc = loader.linear(&[(name(names.join), hidden)], 2 * hidden, false)?;
-    let token_norm = loader.norm(&name(names.token_norm), hidden)?;
-    let state_norm = loader.norm(&name(names.state_norm), hidden)?;
-    let norm = loader.norm(&within(last, names.norm), hidden)?;
-    let mut layers = (first..=last).map(|i| loader.layer(i)).collect::<Result<Vec<_>>>()?;
-    // The module's KV cache has only its own layers.
-    let attending = layers.iter_mut().filter(|layer| layer.attention.is_some());
-    for (number, layer) in attending.enumerate() {
-        layer.cache_index = CacheIndex { shape: 0, layer: number };
-    }
-
+    let (modules, per_module) = (config.mtp_modules, config.layers_per_mtp_module().len());
+    let numbers = config.mtp_layer_numbers();
+    let all = config.clone().with_mtp_modules(modules);
+    check_size(path, &all, numbers.clone(), &weights, options)?;
     let vocabulary = target.info().vocabulary.size();
     let (tokens, transformer) = (options.allowed_tokens(path, vocabulary)?, target.transformer());
     let output = match tokens.len() == vocabulary {
         true => Arc::clone(transformer.lm_head()),
         false => target_output_rows(transformer, &tokens, options.precision)?,
     };
+    let mut loader = Loader { config: &all, weights, precision: options.precision };
+    let mut nets = Vec::with_capacity(modules);
+    for (number, first) in numbers.step_by(per_module).enumerate() {
+        let config = config.clone().with_mtp_modules(number + 1);
+        let layers = first..=first + per_module - 1;
+        let mut decoder = decoder(path, &mut loader, config, layers, transformer)?;
+        decoder.set_lm_head(Arc::clone(&output));
+        let join = join(&mut loader, first)?;
+        nets.push(Net {
+            decoder,
+            join,
+            tokens: tokens.clone(),
+            logit_scale: all.logit_scale,
+            hidden_states: vec![HiddenState::Output],
+            feature_width: all.hidden,
+        });
+    }
+    let context = target.info().context;
+    target.capture_hidden_states(&[HiddenState::Output])?;
+    Ok(DraftHead::new("mtp".to_owned(), vocabulary, context, nets))
+}
+
+/// Loads what combines the state and the token before the first layer of a module.
+fn join(loader: &mut Loader, first: usize) -> Result<Join> {
+    let config = loader.config;
+    let (hidden, names) = (config.hidden, &config.names.mtp);
+    let name = |part: &str| format!("{}.{first}.{part}", config.names.layers);
+    let fc = loader.linear(&[(name(names.join), hidden)], 2 * hidden, false)?;
+    let token_norm = loader.norm(&name(names.token_norm), hidden)?;
+    let state_norm = loader.norm(&name(names.state_norm), hidden)?;
+    let (state_first, feedback) = (names.state_first, config.feedback);
+    Ok(Join::Mtp { fc, token_norm, state_norm, state_first, feedback })
+}
+
+/// Loads the layers and the last norm of a module; the last layers of `config` are the module's.
+fn decoder(
+    path: &Path,
+    loader: &mut Loader,
+    config: Config,
+    numbers: RangeInclusive<usize>,
+    target: &Transformer,
+) -> Result<Transformer> {
+    let names = &config.names;
+    let norm = format!("{}.{}.{}", names.layers, numbers.end(), names.mtp.norm);
+    let norm = loader.norm(&norm, config.hidden)?;
+    let mut layers = numbers.map(|i| loader.layer(i)).collect::<Result<Vec<_>>>()?;
+    // The module's KV cache has only its own layers.
+    let attending = layers.iter_mut().filter(|layer| layer.attention.is_some());
+    for (number, layer) in attending.enumerate() {
+        layer.cache_index = CacheIndex { shape: 0, layer: number };
+    }
     let positions = match &config.positions {
         Positions::Rotary(rope) => {
             PositionEncoding::Rotary(rope.frequencies(config.head_shape_for(false).head_dim), None)
@@ -102,31 +141,18 @@ pub(super) fn from_parts(
             return Err(Error::File { path: path.to_owned(), problem });
         }
     };
-    let logit_scale = config.logit_scale;
-    let embedding = Arc::clone(transformer.embedding());
-    let feedback = config.feedback;
+    let embedding = Arc::clone(target.embedding());
     let mut decoder =
         Transformer::from_parts(config.mtp_layers_only(), embedding, positions, layers);
     decoder.set_norm(Some(norm));
-    decoder.set_lm_head(output);
-    let net = Net {
-        decoder,
-        join: Join::Mtp { fc, token_norm, state_norm, state_first: names.state_first, feedback },
-        tokens,
-        logit_scale,
-        hidden_states: vec![HiddenState::Output],
-        feature_width: hidden,
-    };
-    let context = target.info().context;
-    target.capture_hidden_states(&net.hidden_states)?;
-    Ok(DraftHead::new("mtp".to_owned(), vocabulary, context, net))
+    Ok(decoder)
 }
 
-/// Checks that the available memory is enough for the module's weights.
+/// Checks that the available memory is enough for the weights of all modules.
 fn check_size(
     path: &Path,
     config: &Config,
-    numbers: RangeInclusive<usize>,
+    numbers: Range<usize>,
     weights: &Weights,
     options: &HeadOptions,
 ) -> Result<()> {

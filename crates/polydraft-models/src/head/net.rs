@@ -95,8 +95,8 @@ impl Combine {
 /// Output of a pass for the wanted rows.
 #[derive(Debug)]
 pub(super) struct NetOutput {
-    /// `[wanted, draft vocabulary]`
-    pub logits: Vec<f32>,
+    /// Inputs of the output matrix, `[wanted, hidden]`; `None` if nothing is wanted.
+    pub normed: Option<Rows>,
     /// Output states, `[wanted, hidden]`: the input states of children.
     pub states: Vec<f32>,
 }
@@ -180,16 +180,21 @@ impl Net {
     fn output(&self, x: Rows, parts: &[SequenceTokens]) -> Result<NetOutput> {
         let decoder = &self.decoder;
         let Some(x) = wanted(x, parts) else {
-            return Ok(NetOutput { logits: Vec::new(), states: Vec::new() });
+            return Ok(NetOutput { normed: None, states: Vec::new() });
         };
         let normed = decoder.normed(x.clone())?;
-        let logits = decoder.lm_head().forward(&normed)?.scaled(self.logit_scale).into_numbers();
         let state = match &self.join {
             Join::Features { feedback: Feedback::AfterNorm, .. }
-            | Join::Mtp { feedback: Feedback::AfterNorm, .. } => normed,
+            | Join::Mtp { feedback: Feedback::AfterNorm, .. } => normed.clone(),
             Join::Assistant { after, .. } => after.forward(&normed)?,
             _ => x,
         };
-        Ok(NetOutput { logits, states: state.into_numbers() })
+        Ok(NetOutput { normed: Some(normed), states: state.into_numbers() })
+    }
+
+    /// Logits `[rows, draft vocabulary]` from inputs of the output matrix.
+    pub fn logits(&self, normed: &Rows) -> Result<Vec<f32>> {
+        let logits = self.decoder.lm_head().forward(normed)?;
+        Ok(logits.scaled(self.logit_scale).into_numbers())
     }
 }

@@ -4,6 +4,12 @@
 //! have T − 1 positions. The last position is the root of the tree, in slot T − 2 of the cache;
 //! node k of the tree is in slot T − 2 + k. The input states of a node are the output states of its
 //! parent: predictions, which are replaced by the target's states once these are known.
+//!
+//! With several MTP modules each has such a state. Module k has the tokens from number k on, and in
+//! place of the target's states the output states of module k − 1: position i of module k − 1 is
+//! the state of token k + i. The input states of a node are those of its parent in module k − 1. So
+//! only nodes down to depth k have a state in module k, and those at depth k get their logits from
+//! it.
 
 use std::ops::Range;
 
@@ -26,14 +32,18 @@ pub(super) struct SequenceState {
     computed: usize,
     /// Number of scored nodes of the tree, including the root.
     scored: usize,
-    /// `[scored, draft vocabulary]`
+    /// `[nodes with logits, draft vocabulary]`, and these nodes, ascending.
     logits: Vec<f32>,
+    logit_nodes: Vec<usize>,
     /// Output states, `[scored, hidden]`.
     states: Vec<f32>,
     cache: Cache,
     /// Whether the cache is the target's. Then nothing is computed before the root, and all nodes
     /// attend to the same slots.
     uses_target_cache: bool,
+    /// Output states of the positions from `first_output` on, for a further module that reads them.
+    outputs: Option<Vec<f32>>,
+    first_output: usize,
 }
 
 impl SequenceState {
@@ -46,10 +56,33 @@ impl SequenceState {
             computed: 0,
             scored: 0,
             logits: Vec::new(),
+            logit_nodes: Vec::new(),
             states: Vec::new(),
             cache,
             uses_target_cache,
+            outputs: None,
+            first_output: 0,
         }
+    }
+
+    /// Keeps the output states of all positions for a further module.
+    pub fn keeping_outputs(self) -> Self {
+        Self { outputs: Some(Vec::new()), ..self }
+    }
+
+    /// Takes the output states of the positions before `end` that were not taken before,
+    /// `[positions, width]`.
+    pub fn take_outputs(&mut self, end: usize, width: usize) -> Vec<f32> {
+        let Some(outputs) = &mut self.outputs else { return Vec::new() };
+        let end = end.min(self.computed).max(self.first_output);
+        let taken = outputs.drain(..(end - self.first_output) * width).collect();
+        self.first_output = end;
+        taken
+    }
+
+    /// Output state of a scored node.
+    pub fn node_state(&self, node: usize, width: usize) -> Option<&[f32]> {
+        self.states.get(node * width..(node + 1) * width)
     }
 
     pub fn len(&self) -> usize {
@@ -73,6 +106,7 @@ impl SequenceState {
         self.tokens.extend(tokens);
         self.scored = 0;
         self.logits.clear();
+        self.logit_nodes.clear();
         self.states.clear();
     }
 
@@ -114,8 +148,15 @@ impl SequenceState {
 
     /// Logits of a scored node.
     pub fn logits(&self, node: usize, width: usize) -> &[f32] {
-        assert!(node < self.scored, "node {node} was not scored");
-        &self.logits[node * width..(node + 1) * width]
+        let Ok(row) = self.logit_nodes.binary_search(&node) else {
+            panic!("node {node} was not scored");
+        };
+        &self.logits[row * width..(row + 1) * width]
+    }
+
+    /// The node in a slot; `None` for positions before the root.
+    pub fn node(&self, slot: usize) -> Option<usize> {
+        self.root().and_then(|root| slot.checked_sub(root))
     }
 
     /// Positions before the last one that must be computed, at most `max_tokens`.
@@ -144,9 +185,16 @@ impl SequenceState {
         &self.features[(from - self.first) * width..(to - self.first) * width]
     }
 
-    /// Appends the input states of the nodes in `slots`.
+    /// Returns the tokens.
+    pub fn tokens(&self) -> &[Token] {
+        &self.tokens
+    }
+
+    /// Appends the input states of the nodes in `slots`: output states of their parents in
+    /// `source`, or zeros for nodes that another module drafts.
     pub fn add_states(
         &self,
+        source: Option<&Self>,
         slots: &Range<usize>,
         tree: &DraftTree,
         width: usize,
@@ -154,7 +202,10 @@ impl SequenceState {
     ) {
         for slot in slots.start.max(self.received)..slots.end {
             let parent = tree.parent(slot + 1 - self.received);
-            states.extend_from_slice(&self.states[parent * width..(parent + 1) * width]);
+            match source.and_then(|source| source.node_state(parent, width)) {
+                Some(state) => states.extend_from_slice(state),
+                None => states.resize(states.len() + width, 0.0),
+            }
         }
     }
 
@@ -180,6 +231,7 @@ impl SequenceState {
         // Slots from `slots.start` on are overwritten.
         self.computed = self.computed.min(slots.start);
         let from = self.root().unwrap_or(usize::MAX);
+        let from = if self.outputs.is_some() { slots.start } else { from };
         let wanted = slots.end.saturating_sub(slots.start.max(from));
         // Draft heads have no recurrent layers, which alone need `committed`.
         SequenceTokens {
@@ -192,24 +244,38 @@ impl SequenceState {
         }
     }
 
-    /// Updates the state after `slots` were computed, with logits and states of the wanted nodes.
+    /// Updates the state after `slots` were computed, with the output states of the wanted slots,
+    /// the nodes with logits, and these logits. `widths` are those of target and output states.
     pub fn finish_slots(
         &mut self,
         slots: &Range<usize>,
-        logits: &[f32],
+        (nodes, logits): (&[usize], &[f32]),
         states: &[f32],
-        width: usize,
+        [width, state_width]: [usize; 2],
     ) {
+        let wanted_from = slots.end - states.len() / state_width;
+        if let Some(outputs) = &mut self.outputs {
+            let end = slots.end.min(self.received);
+            if end > slots.start {
+                outputs.truncate(slots.start.saturating_sub(self.first_output) * state_width);
+                let skipped = self.first_output.saturating_sub(slots.start);
+                let rows = skipped.min(end - slots.start)..end - slots.start;
+                outputs
+                    .extend_from_slice(&states[rows.start * state_width..rows.end * state_width]);
+            }
+        }
         if slots.start < self.received {
             self.computed = slots.end.min(self.received);
             let first = self.computed.min(self.received - 1).max(self.first);
             self.features.drain(..(first - self.first) * width);
             self.first = first;
         }
-        if !logits.is_empty() {
-            self.logits.extend_from_slice(logits);
-            self.states.extend_from_slice(states);
-            self.scored = slots.end + 1 - self.received;
+        self.logits.extend_from_slice(logits);
+        self.logit_nodes.extend_from_slice(nodes);
+        if let Some(root) = self.root().filter(|root| slots.end > *root) {
+            let skipped = root.saturating_sub(wanted_from);
+            self.states.extend_from_slice(&states[skipped * state_width..]);
+            self.scored = slots.end - root;
         }
     }
 }

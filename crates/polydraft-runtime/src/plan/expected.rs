@@ -180,6 +180,7 @@ impl Plan<'_> {
             Some(Draft::Head(_) | Draft::BlockHead(_) | Draft::Assistant(_) | Draft::Mtp) => {
                 DraftShape::Head
             }
+            Some(Draft::Remote(_)) => DraftShape::Remote,
             _ => DraftShape::Ngrams,
         }
     }

@@ -16,13 +16,13 @@ use super::{guard, logging, pages};
 use crate::api::openai::openapi;
 use crate::api::shared::error::Problem;
 use crate::api::shared::json::Json;
-use crate::api::{anthropic, llama, ollama, openai};
+use crate::api::{anthropic, draft, llama, ollama, openai};
 use crate::models::{Models, Status};
 
 /// Returns the router.
 pub fn router(models: Arc<Models>) -> Router {
     // Also serve clients whose base URL lacks /v1.
-    let v1 = openai::routes().merge(anthropic::routes());
+    let v1 = openai::routes().merge(anthropic::routes()).merge(draft::routes());
     let guarded = Router::new()
         .nest("/v1", v1.clone())
         .merge(v1)

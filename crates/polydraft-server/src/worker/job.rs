@@ -6,11 +6,13 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use polydraft::{Sampling, Token};
+use polydraft_engine::drafter::remote::{DraftQuery, DraftedTree};
 use polydraft_engine::{
     AllowedTokens, Alternatives, Finish, Limits, Penalties, Scored, Statistics, Trace, TracedNode,
 };
 use polydraft_runtime::Speculation;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
 
 use super::costs::SharedCosts;
 use super::speculation::BuiltSpeculation;
@@ -295,11 +297,22 @@ impl Job {
     }
 }
 
+/// Queries of a request, on their way to the engine thread.
+pub(super) struct DraftJob {
+    pub queries: Vec<DraftQuery>,
+    pub answer: oneshot::Sender<Result<Vec<DraftedTree>, Failure>>,
+    _slot: Arc<QueueSlot>,
+}
+
 pub(super) enum Command {
     Submit(Vec<Job>),
+    Draft(DraftJob),
     /// Finish the current requests within this time.
     Stop(Duration),
 }
+
+/// Receiver of the answer to queries for drafts.
+pub type DraftReceiver = oneshot::Receiver<Result<Vec<DraftedTree>, Failure>>;
 
 /// Handle of the engine thread. Its methods never block.
 #[derive(Debug, Clone)]
@@ -346,14 +359,7 @@ impl EngineHandle {
         requests: Vec<RequestParams>,
         log: Option<Arc<RequestLog>>,
     ) -> Result<Events, Refusal> {
-        if self.load.stopping.load(Ordering::SeqCst) {
-            return Err(Refusal::Stopping);
-        }
-        let reserve = |present| (present < self.load.max_requests).then_some(present + 1);
-        if self.load.requests.fetch_update(Ordering::SeqCst, Ordering::SeqCst, reserve).is_err() {
-            return Err(Refusal::Full);
-        }
-        let slot = Arc::new(QueueSlot(self.load.clone()));
+        let slot = self.reserve_slot()?;
         let ((events, receiver), buffered) = (unbounded_channel(), Arc::new(AtomicUsize::new(0)));
         let (mut first, arrived) = (0, Instant::now());
         // With large lists of alternatives, one step may exceed the normal limit: buffer all of
@@ -373,12 +379,38 @@ impl EngineHandle {
             first += count;
             job
         });
-        self.commands.send(Command::Submit(jobs.collect())).map_err(|_| {
+        self.send(Command::Submit(jobs.collect()))?;
+        Ok(Events { receiver, buffered })
+    }
+
+    /// Submits queries for drafts. Dropping the receiver of their answer ends them.
+    ///
+    /// # Errors
+    /// As for [`submit`](Self::submit).
+    pub fn draft(&self, queries: Vec<DraftQuery>) -> Result<DraftReceiver, Refusal> {
+        let slot = self.reserve_slot()?;
+        let (answer, receiver) = oneshot::channel();
+        self.send(Command::Draft(DraftJob { queries, answer, _slot: slot }))?;
+        Ok(receiver)
+    }
+
+    fn reserve_slot(&self) -> Result<Arc<QueueSlot>, Refusal> {
+        if self.load.stopping.load(Ordering::SeqCst) {
+            return Err(Refusal::Stopping);
+        }
+        let reserve = |present| (present < self.load.max_requests).then_some(present + 1);
+        if self.load.requests.fetch_update(Ordering::SeqCst, Ordering::SeqCst, reserve).is_err() {
+            return Err(Refusal::Full);
+        }
+        Ok(Arc::new(QueueSlot(self.load.clone())))
+    }
+
+    fn send(&self, command: Command) -> Result<(), Refusal> {
+        self.commands.send(command).map_err(|_| {
             // The thread is gone: clients need not try again.
             self.load.stopping.store(true, Ordering::SeqCst);
             Refusal::Stopping
-        })?;
-        Ok(Events { receiver, buffered })
+        })
     }
 
     /// Rejects new requests and lets running ones finish within this time.

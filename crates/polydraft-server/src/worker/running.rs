@@ -103,6 +103,10 @@ impl Sequence {
     ) -> Result<Self, Failure> {
         catch_panic(|| {
             let speculation = params.speculation.as_mut().and_then(|built| built.take(number));
+            // A seed decides the output, so it would have to wait for every draft of another
+            // machine, and all other requests with it.
+            let is_plain = params.seeded && engine.drafts_may_be_late();
+            let speculation = speculation.filter(|_| !is_plain);
             let mut random = seeded(params.seed);
             // Stream 0 is the default, so the first of several sequences equals a single one with
             // this seed.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use polydraft::policy::Costs;
 use polydraft::{DraftTree, NodeId, PolicyKind, Sampling, Token};
 use polydraft_engine::{
-    Engine, Model, ModelDrafter, ModelInfo, Result, Sequence, Sequences, TableModel,
+    Drafter, Engine, Model, ModelDrafter, ModelInfo, Result, Sequence, Sequences, TableModel,
 };
 use polydraft_runtime::Speculation;
 use polydraft_runtime::costs::StepCosts;
@@ -20,7 +20,7 @@ use polydraft_text::{ChatTemplate, Language, SpecialTokens, Tokenizer};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-const TARGET: &str = r#"{"vocabulary": 6, "next": {
+pub const TARGET: &str = r#"{"vocabulary": 6, "next": {
     "": [0.3, 0.2, 0.2, 0.2, 0.09, 0.01], "0": [0.1, 0.6, 0.1, 0.1, 0.1, 0],
     "1": [0.2, 0.2, 0.5, 0.05, 0.05, 0], "2": [0.25, 0.25, 0.25, 0.2, 0.05, 0],
     "0 1": [0.3, 0.1, 0.1, 0.45, 0.05, 0], "3": [0.6, 0.1, 0.1, 0.1, 0.1, 0]}}"#;
@@ -292,9 +292,30 @@ fn start_server(
     draft: &str,
     change: impl FnOnce(&mut ServerOptions),
 ) -> TestServer {
-    let (open, max_batch) = (target.open.clone(), target.max_batch.clone());
     let draft = TableModel::from_json("draft", draft).unwrap().with_context_length(512);
     let drafter = ModelDrafter::new(Box::new(draft), &target.info().vocabulary).unwrap();
+    start_server_with(target, end_tokens, language, Box::new(drafter), change)
+}
+
+/// Starts a server with this drafter.
+pub fn start_with_drafter(
+    drafter: impl FnOnce(&ModelInfo) -> Box<dyn Drafter>,
+    min_pass_time: Duration,
+) -> TestServer {
+    let table = TableModel::from_json("target", TARGET).unwrap().with_context_length(512);
+    let target = InstrumentedModel::new(table, min_pass_time);
+    let drafter = drafter(target.info());
+    start_server_with(target, vec![END], language(), drafter, |_| ())
+}
+
+fn start_server_with(
+    target: InstrumentedModel,
+    end_tokens: Vec<Token>,
+    language: Language,
+    drafter: Box<dyn Drafter>,
+    change: impl FnOnce(&mut ServerOptions),
+) -> TestServer {
+    let (open, max_batch) = (target.open.clone(), target.max_batch.clone());
     let sampling = Sampling::default();
     let defaults = |max_tokens| Defaults {
         max_tokens: Some(max_tokens),
@@ -302,7 +323,7 @@ fn start_server(
         ..Defaults::default()
     };
     let served = ServedModel {
-        engine: Engine::new(Box::new(target), Some(Box::new(drafter))),
+        engine: Engine::new(Box::new(target), Some(drafter)),
         language,
         draft: Some("draft".to_owned()),
         table_saver: None,

@@ -5,7 +5,8 @@ use crate::policy::Policy;
 use crate::{Distribution, RandomSource, Result};
 
 impl Draft {
-    /// Draws below `node` as `policy` decides. Returns the distribution if nothing is drawn.
+    /// Draws below `node` as `policy` decides, and nothing from a distribution of confidence 0, by
+    /// which a drafter states that it has none. Returns the distribution if nothing is drawn.
     ///
     /// # Errors
     /// As for [`draw`](Self::draw).
@@ -17,7 +18,8 @@ impl Draft {
         rng: &mut dyn RandomSource,
     ) -> Result<Option<Distribution>> {
         self.record_pass(node);
-        match policy.draws(&self.path(node), &probs) {
+        let growth = policy.draws(&self.path(node), &probs);
+        match growth.filter(|_| probs.confidence() > 0.0) {
             Some(growth) => self.draw(node, probs, growth, rng).map(|()| None),
             None => Ok(Some(probs)),
         }

@@ -30,6 +30,8 @@ pub enum DraftShape {
     Ngrams,
     /// A layer that reads the target's hidden states: a head, an assistant or an MTP layer.
     Head,
+    /// A model of another machine: a round trip per step, and next to nothing per token.
+    Remote,
     /// Another model, with the ratio of its weights to the target's in bytes.
     Model(f64),
     /// The target's own weights in fewer bits, with the same ratio.
@@ -76,6 +78,7 @@ impl DraftShape {
         match self {
             Self::Ngrams => (0.001, 0.003),
             Self::Head => (0.06, FIRST),
+            Self::Remote => (0.01, 0.3),
             Self::Model(bytes) | Self::SelfDraft(bytes) => (DRAFT_OVERHEAD * bytes, FIRST),
         }
     }
@@ -85,7 +88,7 @@ impl DraftShape {
         match self {
             Self::Ngrams => 0.5,
             Self::Head => 0.45,
-            Self::Model(_) => 0.35,
+            Self::Model(_) | Self::Remote => 0.35,
             Self::SelfDraft(_) => 0.15,
         }
     }
@@ -159,6 +162,7 @@ mod tests {
                 for draft in [
                     DraftShape::Ngrams,
                     DraftShape::Head,
+                    DraftShape::Remote,
                     DraftShape::Model(0.1),
                     DraftShape::SelfDraft(0.2),
                 ] {

@@ -77,6 +77,9 @@ pub fn description() -> Value {
         json!({ "post": { "summary": summary, "requestBody": body,
             "responses": { "200": answer("The answer", "application/json") } } })
     };
+    let mut draft = post_any("Distributions along probable continuations, for remote drafts");
+    draft["get"] =
+        get("The first model and the fingerprint of its tokens", "application/json")["get"].take();
     let mut document = serde_json::to_value(Components::openapi()).unwrap_or_default();
     document["info"]["version"] = env!("CARGO_PKG_VERSION").into();
     document["paths"] = json!({
@@ -90,6 +93,7 @@ pub fn description() -> Value {
         "/v1/responses": post("Answers to conversations, in OpenAI's newer form", "Responses"),
         "/v1/messages": post_any("Anthropic's interface"),
         "/v1/messages/count_tokens": post_any("Token count of a message's prompt"),
+        "/v1/draft": draft,
         "/api/chat": post_any("Ollama's conversations"),
         "/api/generate": post_any("Ollama's completions"),
         "/api/show": post_any("Ollama's description of a model"),
