@@ -27,6 +27,8 @@ mod groups;
 pub(crate) mod layer;
 mod table;
 
+use rayon::prelude::*;
+
 use entry::{Entry, Ignored};
 use table::{POINTS, table};
 
@@ -34,6 +36,9 @@ use table::{POINTS, table};
 /// end.
 const ROUNDS: usize = 8;
 const SETTLED: f64 = 2e-3;
+
+/// Tokens of all entries from which on several threads pay.
+const PARALLEL: usize = 1 << 11;
 
 /// Draws at a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +78,7 @@ impl Race {
 
     /// Chooses all potentials and computes the expected shares.
     pub fn prepare(&mut self) {
-        self.entries[..self.used].iter_mut().for_each(Entry::collect);
+        self.each(|entry, _| entry.collect());
         for _ in 0..ROUNDS {
             self.multiply();
             let entries = self.entries[..self.used].iter_mut().zip(&self.others);
@@ -82,12 +87,22 @@ impl Race {
             }
         }
         self.multiply();
-        for (entry, others) in self.entries[..self.used].iter_mut().zip(&self.others) {
-            entry.place(others);
-        }
+        self.each(Entry::place);
         self.multiply();
-        for (entry, others) in self.entries[..self.used].iter_mut().zip(&self.others) {
-            entry.settle(others);
+        self.each(Entry::settle);
+    }
+
+    /// Calls `work` for every entry with the product over all others; on the caller's threads where
+    /// that pays.
+    fn each(&mut self, work: impl Fn(&mut Entry, &[f64; POINTS]) + Sync) {
+        let entries = &mut self.entries[..self.used];
+        self.others.resize(entries.len(), [1.0; POINTS]);
+        let tokens: usize = entries.iter().map(Entry::len).sum();
+        if entries.len() > 1 && tokens > PARALLEL && rayon::current_num_threads() > 1 {
+            let all = entries.par_iter_mut().zip(&self.others);
+            all.for_each(|(entry, others)| work(entry, others));
+        } else {
+            entries.iter_mut().zip(&self.others).for_each(|(entry, others)| work(entry, others));
         }
     }
 

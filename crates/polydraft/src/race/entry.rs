@@ -236,6 +236,11 @@ impl Entry {
         debug_assert_eq!(self.probabilities.len(), self.demand.len());
     }
 
+    /// Number of tokens that get shares.
+    pub fn len(&self) -> usize {
+        self.probabilities.len()
+    }
+
     fn is_pair(&self) -> bool {
         self.kind == Kind::Pair
     }
@@ -476,7 +481,7 @@ impl Entry {
             let heavy = self.heavy.iter().find(|heavy| heavy.index == index);
             return heavy.map_or(0.0, |heavy| heavy.share);
         }
-        let place = self.place_at(index);
+        let place = Place::new(f64::from(self.places[index]));
         let (response, Place { lower, fraction }) = (&self.response, place);
         if !self.is_pair() {
             return first * place.of(&response.second);
@@ -490,10 +495,9 @@ impl Entry {
     }
 
     fn place_at(&self, index: usize) -> Place {
-        match self.heavy.iter().find(|heavy| heavy.index == index) {
-            Some(heavy) => heavy.place,
-            None => Place::new(f64::from(self.places[index])),
-        }
+        let heavy = self.heavy.iter().find(|heavy| heavy.index == index);
+        let heavy = heavy.filter(|_| self.probabilities[index] > HEAVY);
+        heavy.map_or_else(|| Place::new(f64::from(self.places[index])), |heavy| heavy.place)
     }
 
     pub fn accepted(&self) -> f64 {

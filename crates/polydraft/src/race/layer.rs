@@ -9,20 +9,32 @@
 //! in `docs/theory.md`). The most likely tokens of greedy, hub and top-k drafts are drawn for
 //! certain; each is an entry of its own, beside the one that is drawn from the rest.
 
+use rayon::prelude::*;
+
 use super::entry::Ignored;
 use super::{Kind, Race};
 use crate::drafting::{Drafting, Draws, remaining_mass};
 use crate::{Distribution, RandomSource, Token};
 
-/// Tokens of smaller probability get no share: all of them together lose at most `NEGLIGIBLE`.
-const LEAST: f64 = 1e-6;
-const NEGLIGIBLE: f64 = 1e-2;
+/// Mass of the tokens that get no share, because they are too improbable, at most.
+const NEGLIGIBLE: f64 = 3e-3;
+/// Stored probabilities of all nodes from which on several threads pay.
+const PARALLEL: usize = 1 << 14;
 /// Part of a node's weight below which what is outside is summed up.
 const PRECISE: f64 = 1e-6;
 
-/// The smallest probability of a draft that counts.
+/// The smallest probability of a draft that counts: a power of two.
 fn least_probability(draft: &Distribution) -> f64 {
-    LEAST.min(NEGLIGIBLE / draft.vocabulary() as f64)
+    // Sums by exponent, down to 2^−63.
+    let mut sums = [0.0; 64];
+    let exponent = |q: f64| (1023 - (q.to_bits() >> 52).min(1023)).min(63) as usize;
+    draft.stored().iter().for_each(|&q| sums[exponent(q)] += q);
+    let mut sum = 0.0;
+    let least = sums.iter().enumerate().rev().find(|(_, more)| {
+        sum += *more;
+        sum > NEGLIGIBLE
+    });
+    least.map_or(0.0, |(exponent, _)| 0.5_f64.powi(exponent as i32))
 }
 
 /// A node of a layer, with what was drawn below it.
@@ -83,11 +95,18 @@ impl Layer {
     pub fn start(&mut self, nodes: &[(f64, Option<(&Distribution, &Distribution)>)]) {
         self.used = nodes.len();
         self.nodes.resize_with(self.nodes.len().max(self.used), Rest::default);
-        let mut sum = 0.0;
-        for (rest, (weight, pair)) in self.nodes.iter_mut().zip(nodes) {
-            rest.start(*weight, *pair);
-            sum += weight;
+        let size = |(_, pair): &(f64, Option<(&Distribution, &Distribution)>)| {
+            pair.map_or(0, |(_, draft)| draft.stored().len())
+        };
+        let is_large = nodes.iter().map(size).sum::<usize>() > PARALLEL;
+        if is_large && nodes.len() > 1 && rayon::current_num_threads() > 1 {
+            let all = self.nodes.par_iter_mut().zip(nodes);
+            all.for_each(|(rest, (weight, pair))| rest.start(*weight, *pair));
+        } else {
+            let all = self.nodes.iter_mut().zip(nodes);
+            all.for_each(|(rest, (weight, pair))| rest.start(*weight, *pair));
         }
+        let sum: f64 = nodes.iter().map(|(weight, _)| weight).sum();
         self.above = (1.0 - sum).max(0.0);
         self.capacity = 1.0;
     }
