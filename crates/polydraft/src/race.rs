@@ -50,7 +50,7 @@ pub(crate) enum Kind {
 }
 
 /// Nodes whose draws share one unit, with buffers that are used again.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Race {
     entries: Vec<Entry>,
     used: usize,

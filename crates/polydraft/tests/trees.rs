@@ -96,10 +96,14 @@ fn supported_verifiers_are_exact_on_other_trees() {
         "traversal",
         "priority-block",
         "nested-priority",
+        "pooled",
+        "walk:race",
     ];
     let paths = &[&iid[..], &["greedy-block"]].concat()[..];
     let chain = &[paths, &["token", "block", "walk:single"]].concat()[..];
-    let without = &["specinfer", "walk:naive", "traversal"];
+    let without = &["specinfer", "walk:naive", "traversal", "pooled", "walk:race"];
+    let top = &["walk:naive", "pooled", "walk:race"];
+    let hubs = &[&top[..], &["walk:hub"]].concat()[..];
     for (policy, names) in [
         (tree("budget:1.5,1.2"), &iid[..]),
         (levels(&[2, 2], Drafting::Iid), &iid),
@@ -107,21 +111,21 @@ fn supported_verifiers_are_exact_on_other_trees() {
         (levels(&[1, 2], Drafting::Iid), &iid),
         (levels(&[2, 2], Drafting::WithoutReplacement), without),
         (levels(&[3, 2], Drafting::WithoutReplacement), without),
-        (levels(&[2, 2], Drafting::Greedy), &["walk:hub", "walk:naive"]),
-        (levels(&[2, 2], Drafting::Hub), &["walk:hub", "walk:naive"]),
-        (levels(&[2, 1, 2], Drafting::TopK), &["walk:naive"]),
+        (levels(&[2, 2], Drafting::Greedy), hubs),
+        (levels(&[2, 2], Drafting::Hub), hubs),
+        (levels(&[2, 1, 2], Drafting::TopK), top),
         (tree("fixed:0,0,1,1,2"), without),
-        (tree("fixed:0,0,1,1,2/top-k"), &["walk:naive"]),
+        (tree("fixed:0,0,1,1,2/top-k"), top),
         // Shapes that depend on the order of independent draws.
         (tree("fixed:0,0,1/iid"), &iid),
         (tree("fixed:0,0,1,1,2/iid"), &iid),
         (tree("fixed:0,0,0,1/iid"), &iid),
         (tree("fixed:0,0,2,2/iid"), &iid),
         (tree("fixed:0,0/iid"), paths),
-        (tree("fixed:0,0,1,1,2/hub"), &["walk:hub", "walk:naive"]),
-        (tree("fixed:0,0,0,1,2/hub"), &["walk:hub", "walk:naive"]),
-        (tree("fixed:0,0,1,1,2/greedy"), &["walk:hub", "walk:naive"]),
-        (tree("fixed:0,0,0,1,3/greedy"), &["walk:hub", "walk:naive"]),
+        (tree("fixed:0,0,1,1,2/hub"), hubs),
+        (tree("fixed:0,0,0,1,2/hub"), hubs),
+        (tree("fixed:0,0,1,1,2/greedy"), hubs),
+        (tree("fixed:0,0,0,1,3/greedy"), hubs),
         // Not i.i.d.
         (tree("distinct:2,2"), &["specinfer", "walk:naive"]),
         (tree("distinct:3,1"), &["specinfer", "walk:naive"]),

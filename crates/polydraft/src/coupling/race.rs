@@ -16,30 +16,48 @@ use crate::{Result, Token};
 /// The rule, with its buffers.
 #[derive(Debug, Default)]
 pub struct Race {
-    layer: Layer,
+    /// The first race, which is the same for all drafts.
+    first: Layer,
+    /// The same with the further races of certain drafts.
+    all: Layer,
 }
 
 impl Race {
     /// Divides the unit among drafts. Returns the share of each.
     fn divide(&mut self, problem: &Problem, drafts: &[Token]) -> Vec<f64> {
-        let drawn = self.start(problem, drafts);
-        self.layer.divide(&[Some(drawn)]);
+        let proposal = problem.proposal;
+        let drawn =
+            Drawn { draft: proposal.distribution(0), draws: proposal.draws(), tokens: drafts };
+        let drawn = &[Some(drawn)];
+        if has_one_race(proposal.draws()) {
+            self.first.take_back();
+            self.first.share(drawn);
+        } else {
+            self.all.clone_from(&self.first);
+            self.all.share(drawn);
+            self.all.divide_from(drawn, 1);
+        }
         let mut known: Vec<Token> = Vec::new();
+        let layer = self.layer(problem);
         let share = |token: &Token| match known.contains(token) {
             true => 0.0,
             false => {
                 known.push(*token);
-                self.layer.weight(0, *token)
+                layer.weight(0, *token)
             }
         };
         drafts.iter().map(share).collect()
     }
 
-    fn start<'a>(&mut self, problem: &Problem<'a>, tokens: &'a [Token]) -> Drawn<'a> {
-        let draft = problem.proposal.distribution(0);
-        self.layer.start(&[(1.0, Some((problem.target, draft)))]);
-        Drawn { draft, draws: problem.proposal.draws(), tokens }
+    /// The layer that the last drafts divided.
+    fn layer(&self, problem: &Problem) -> &Layer {
+        if has_one_race(problem.proposal.draws()) { &self.first } else { &self.all }
     }
+}
+
+/// Whether one race decides.
+fn has_one_race(draws: Draws) -> bool {
+    draws.scheme != Drafting::WithoutReplacement || draws.count <= 2
 }
 
 impl Rule for Race {
@@ -52,25 +70,16 @@ impl Rule for Race {
         draws.require(self.name(), &schemes.collect::<Vec<_>>())
     }
 
-    fn prepare(&mut self, _: &Problem) -> Result<()> {
+    fn prepare(&mut self, problem: &Problem) -> Result<()> {
+        let (draft, draws) = (problem.proposal.distribution(0), problem.proposal.draws());
+        self.first.start(&[(1.0, Some((problem.target, draft)))]);
+        self.first.prepare(&[Some(Drawn { draft, draws, tokens: &[] })], 0);
         Ok(())
     }
 
     /// In closed form where one race decides: not for more than two draws without replacement.
     fn acceptance(&mut self, problem: &Problem) -> Option<f64> {
-        let draws = problem.proposal.draws();
-        if draws.scheme == Drafting::WithoutReplacement && draws.count > 2 {
-            return None;
-        }
-        // Which tokens were drawn does not matter for the first race, but their number.
-        let draft = problem.proposal.distribution(0);
-        let tokens = match draws.scheme {
-            Drafting::Iid => vec![draft.argmax(); draws.count],
-            _ => draft.most_likely(draws.count),
-        };
-        let drawn = self.start(problem, &tokens);
-        self.layer.prepare(&[Some(drawn)], 0);
-        Some(self.layer.accepted())
+        has_one_race(problem.proposal.draws()).then(|| self.first.accepted())
     }
 
     fn emit(
@@ -80,22 +89,19 @@ impl Rule for Race {
         rng: &mut dyn RandomSource,
     ) -> Emission {
         let mut shares = self.divide(problem, drafts);
-        shares.push(self.layer.capacity());
+        shares.push(self.layer(problem).capacity());
         let index = rng.pick(&shares);
         if index < drafts.len() {
             return Emission::accepted(drafts, index);
         }
-        Emission::rejected(self.layer.emit(0, problem.target, rng))
+        Emission::rejected(self.layer(problem).emit(0, problem.target, rng))
     }
 
     fn distribution(&mut self, problem: &Problem, drafts: &[Token]) -> EmittedDistribution {
         let shares = self.divide(problem, drafts);
         let accepted = drafts.iter().copied().zip(shares);
-        EmittedDistribution::new(
-            problem.target.vocabulary(),
-            accepted,
-            self.layer.capacity(),
-            || self.layer.rest(0, problem.target),
-        )
+        let layer = self.layer(problem);
+        let rest = || layer.rest(0, problem.target);
+        EmittedDistribution::new(problem.target.vocabulary(), accepted, layer.capacity(), rest)
     }
 }

@@ -165,7 +165,7 @@ pub(super) struct Clock {
 }
 
 /// Draws at one node.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Entry {
     kind: Kind,
     /// By token: its probability in a draw, the demand, and the place.

@@ -47,7 +47,7 @@ pub(crate) struct Drawn<'a> {
 }
 
 /// What is left of a node's demand.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Rest {
     weight: f64,
     /// The tokens that the draft draws with a probability that counts, ascending, and these
@@ -67,21 +67,30 @@ struct Rest {
 #[derive(Debug, Clone, Copy)]
 struct Part {
     node: usize,
-    /// The token that is drawn for certain.
-    certain: Option<Token>,
-    /// The drawn tokens of this entry, as a range of the node's.
-    from: usize,
-    to: usize,
+    tokens: Tokens,
+}
+
+/// The tokens of a part, among those that were drawn at the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tokens {
+    /// So many from this one on.
+    Range(usize, usize),
+    /// One that is drawn for certain.
+    Certain(Token),
+    /// The only one that is not certain.
+    Last,
 }
 
 /// A layer, with buffers that are used again.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Layer {
     race: Race,
     nodes: Vec<Rest>,
     used: usize,
     parts: Vec<Part>,
+    /// The drawn tokens that get shares: entries and indices, nodes and tokens, shares.
     drawn: Vec<(usize, usize)>,
+    owners: Vec<(usize, Token)>,
     shares: Vec<f64>,
     /// Mass that belongs to the layers above.
     above: f64,
@@ -113,7 +122,11 @@ impl Layer {
 
     /// Divides the capacity among all drawn tokens.
     pub fn divide(&mut self, drawn: &[Option<Drawn>]) {
-        let mut stage = 0;
+        self.divide_from(drawn, 0);
+    }
+
+    /// As [`divide`](Self::divide), where the stages before this one were divided already.
+    pub fn divide_from(&mut self, drawn: &[Option<Drawn>], mut stage: usize) {
         while self.prepare(drawn, stage) {
             self.share(drawn);
             stage += 1;
@@ -136,20 +149,17 @@ impl Layer {
         self.race.prepare();
         for (entry, part) in self.parts.iter().enumerate() {
             let (rest, left) = (&mut self.nodes[part.node], self.race.left(entry));
-            match part.certain {
-                Some(token) => {
-                    if let (Some(index), Some(left)) = (rest.index(token), left.first()) {
-                        rest.left[index] = left / scale;
-                    }
+            if let Tokens::Certain(token) = part.tokens {
+                if let (Some(index), Some(left)) = (rest.index(token), left.first()) {
+                    rest.left[index] = left / scale;
                 }
-                // Certain tokens are no part of this entry.
-                None => {
-                    let probabilities = self.race.probabilities(entry);
-                    let all = rest.left.iter_mut().zip(left).zip(probabilities);
-                    all.filter(|(_, probability)| **probability > 0.0)
-                        .for_each(|((rest, left), _)| *rest = left / scale);
-                }
+                continue;
             }
+            // Certain and removed tokens are no part of this entry.
+            let probabilities = self.race.probabilities(entry);
+            let all = rest.left.iter_mut().zip(left).zip(probabilities);
+            all.filter(|(_, probability)| **probability > 0.0)
+                .for_each(|((rest, left), _)| *rest = left / scale);
         }
         true
     }
@@ -173,22 +183,22 @@ impl Layer {
                 rest.ignored_without(draft, removed, open)
             });
         };
-        let part = |certain, from, to| Part { node, certain, from, to };
+        let part = |tokens| Part { node, tokens };
+        let all_drawn = draws.count.min(draft.support_size());
         match draws.scheme {
             Drafting::WithoutReplacement => {
                 let from = 2 * stage;
-                let count = tokens.len().saturating_sub(from).min(2);
-                // The second token of the last two is certain given the first.
+                let count = all_drawn.saturating_sub(from).min(2);
                 let kind = if count == 2 { Kind::Pair } else { Kind::Independent(1) };
                 if count > 0 {
                     all(kind, &tokens[..from], &mut self.race);
-                    self.parts.push(part(None, from, from + count));
+                    self.parts.push(part(Tokens::Range(from, count)));
                 }
             }
             _ if stage > 0 => {}
             Drafting::Iid | Drafting::Distinct => {
-                all(Kind::Independent(tokens.len()), &[], &mut self.race);
-                self.parts.push(part(None, 0, tokens.len()));
+                all(Kind::Independent(draws.count), &[], &mut self.race);
+                self.parts.push(part(Tokens::Range(0, draws.count)));
             }
             Drafting::Greedy | Drafting::Hub | Drafting::TopK => {
                 let count = draws.count - usize::from(draws.scheme != Drafting::TopK);
@@ -200,44 +210,60 @@ impl Layer {
                         demands.push(rest.left[index] * scale);
                         Ignored::default()
                     });
-                    let from = tokens.iter().position(|drawn| drawn == token).unwrap_or_default();
-                    self.parts.push(part(Some(*token), from, from + 1));
+                    self.parts.push(part(Tokens::Certain(*token)));
                 }
-                let last = tokens.iter().position(|token| !certain.contains(token));
-                if let Some(from) = last {
+                if certain.len() < all_drawn {
                     all(Kind::Independent(1), &certain, &mut self.race);
-                    self.parts.push(part(None, from, from + 1));
+                    self.parts.push(part(Tokens::Last));
                 }
             }
         }
     }
 
+    /// Forgets the shares that were given, for other draws of the first stage.
+    pub fn take_back(&mut self) {
+        self.capacity = 1.0;
+        self.nodes[..self.used].iter_mut().for_each(|rest| rest.shares.clear());
+    }
+
     /// Gives the drawn tokens of the prepared stage their shares.
     pub fn share(&mut self, drawn: &[Option<Drawn>]) {
         self.drawn.clear();
+        self.owners.clear();
         for (entry, part) in self.parts.iter().enumerate() {
             let Some(Drawn { tokens, .. }) = drawn[part.node] else { continue };
             let rest = &self.nodes[part.node];
-            for token in &tokens[part.from..part.to] {
-                let index = if part.certain.is_some() { Some(0) } else { rest.index(*token) };
-                self.drawn.extend(index.map(|index| (entry, index)));
-            }
+            let is_certain = |token: &Token| {
+                let same = Part { tokens: Tokens::Certain(*token), ..*part };
+                self.parts
+                    .iter()
+                    .any(|other| (other.node, other.tokens) == (same.node, same.tokens))
+            };
+            let add = |token: &Token| {
+                let certain = matches!(part.tokens, Tokens::Certain(_)).then_some(0);
+                let index = certain.or_else(|| rest.index(*token))?;
+                Some(((entry, index), (part.node, *token)))
+            };
+            let all: Vec<&Token> = match part.tokens {
+                Tokens::Range(from, count) => tokens[from..].iter().take(count).collect(),
+                Tokens::Certain(certain) => {
+                    tokens.iter().filter(|token| **token == certain).take(1).collect()
+                }
+                Tokens::Last => tokens.iter().filter(|token| !is_certain(token)).take(1).collect(),
+            };
+            let (places, owners): (Vec<_>, Vec<_>) = all.into_iter().filter_map(add).unzip();
+            self.drawn.extend(places);
+            self.owners.extend(owners);
         }
         self.race.shares(&self.drawn, &mut self.shares);
-        let (mut shares, mut sum) = (self.shares.iter(), 0.0);
-        for part in &self.parts {
-            let Some(Drawn { tokens, .. }) = drawn[part.node] else { continue };
-            let rest = &mut self.nodes[part.node];
-            for token in &tokens[part.from..part.to] {
-                // Others have no clock.
-                let Some(share) = rest.index(*token).and_then(|_| shares.next()) else { continue };
-                sum += share;
-                let weight = self.capacity * share;
-                let known = &mut rest.shares;
-                match known.iter_mut().find(|(known, _)| known == token) {
-                    Some((_, known)) => *known += weight,
-                    None => known.push((*token, weight)),
-                }
+        let mut sum = 0.0;
+        for ((node, token), share) in self.owners.iter().zip(&self.shares) {
+            sum += share;
+            let weight = self.capacity * share;
+            let known = &mut self.nodes[*node].shares;
+            match known.iter_mut().find(|(known, _)| known == token) {
+                Some((_, known)) => *known += weight,
+                None => known.push((*token, weight)),
             }
         }
         self.capacity *= (1.0 - sum).max(0.0);
