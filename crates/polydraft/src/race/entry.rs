@@ -311,7 +311,9 @@ impl Entry {
         let table = table();
         for point in 0..POINTS {
             let waits = &table.waits[point];
-            let light = dot(&sums.first, waits) + self.rest.first;
+            let has_light = !self.groups.is_empty();
+            let sum_of = |sums: &[f64; GRID]| if has_light { dot(sums, waits) } else { 0.0 };
+            let light = sum_of(&sums.first) + self.rest.first;
             self.first[point] = light;
             if let Kind::Independent(count) = self.kind {
                 let heavy = self.heavy.iter().map(|heavy| heavy.first * heavy.place.of(waits));
@@ -319,11 +321,15 @@ impl Entry {
                 self.generating[point] = self.first[point].powi(count as i32);
                 continue;
             }
-            let second = dot(&sums.second, waits) + self.rest.second;
-            let squares: [f64; GRID] = std::array::from_fn(|place| waits[place] * waits[place]);
-            let next = |place: usize| waits.get(place + 1).map_or(0.0, |next| waits[place] * next);
-            let mixed: [f64; GRID] = std::array::from_fn(next);
-            let same = dot(&sums.same, &squares) + dot(&sums.mixed, &mixed) + self.rest.same;
+            let second = sum_of(&sums.second) + self.rest.second;
+            let mut same = self.rest.same;
+            if has_light {
+                let squares: [f64; GRID] = std::array::from_fn(|place| waits[place] * waits[place]);
+                let next =
+                    |place: usize| waits.get(place + 1).map_or(0.0, |next| waits[place] * next);
+                let mixed: [f64; GRID] = std::array::from_fn(next);
+                same += dot(&sums.same, &squares) + dot(&sums.mixed, &mixed);
+            }
             let mut pairs = (light * second - same).max(0.0);
             let (mut first, mut all_second) = (light, second);
             for heavy in &self.heavy {
@@ -362,6 +368,9 @@ impl Entry {
                 }
                 Kind::Pair => {
                     let (first, second) = self.expect_heavy(point, others, table);
+                    if self.groups.is_empty() {
+                        continue;
+                    }
                     for place in 0..GRID {
                         response.same[place] += rings[place] * waits[place] * others;
                     }
