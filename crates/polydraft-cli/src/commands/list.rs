@@ -29,12 +29,17 @@ struct Lists {
 }
 
 /// Verifiers with descriptions.
-pub const VERIFIERS: [(&str, &str); 15] = [
+pub const VERIFIERS: [(&str, &str); 16] = [
     (
         "nested-priority",
         "the path of highest priority, verified as a block; any tree of i.i.d. draws; the default",
     ),
     ("greedy-block", "the path of highest ratios, verified as a block (GBV); any number of paths"),
+    (
+        "pooled",
+        "the nodes of a level share its capacity; any but distinct drafts; the default for draws \
+         without replacement",
+    ),
     ("traversal", "from the leaves up (Weng et al. 2025); paths or trees"),
     (
         "priority-block",
@@ -64,7 +69,7 @@ pub const VERIFIERS: [(&str, &str); 15] = [
 ];
 
 /// Token-level rules with descriptions.
-pub const RULES: [(&str, &str); 6] = [
+pub const RULES: [(&str, &str); 7] = [
     ("single", "single-draft speculative sampling: one draft"),
     ("priority", "priority coupling, the optimum for i.i.d. drafts"),
     ("k-seq", "SpecTr's sequential selection: i.i.d. drafts"),
@@ -73,6 +78,7 @@ pub const RULES: [(&str, &str); 6] = [
         "recursive rejection (SpecInfer, RSD): i.i.d., without replacement, or distinct drafts",
     ),
     ("naive", "draw from the target and see whether it was drafted: any drafts"),
+    ("race", "shares by a race, the best for draws without replacement: any but distinct drafts"),
     ("hub", "SpecHub and its extension to n drafts: hub or greedy drafts"),
 ];
 
