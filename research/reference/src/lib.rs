@@ -32,6 +32,7 @@ pub mod linear_program;
 pub mod max_flow;
 pub mod optimum;
 pub mod paths;
+pub mod pooled;
 pub mod program;
 mod sets;
 pub mod slackness;
