@@ -29,7 +29,7 @@ struct Lists {
 }
 
 /// Verifiers with descriptions.
-pub const VERIFIERS: [(&str, &str); 16] = [
+pub const VERIFIERS: [(&str, &str); 17] = [
     (
         "nested-priority",
         "the path of highest priority, verified as a block; any tree of i.i.d. draws; the default",
@@ -54,6 +54,7 @@ pub const VERIFIERS: [(&str, &str); 16] = [
     ),
     ("walk:single", "from the root down, one draft at a node"),
     ("walk:priority", "from the root down by priority, the best token-level rule for i.i.d. draws"),
+    ("walk:race", "from the root down by a race, the best rule for draws without replacement"),
     (
         "walk:naive",
         "from the root down: draw from the target, see whether it was drafted; top-k trees too",
@@ -77,8 +78,8 @@ pub const RULES: [(&str, &str); 7] = [
         "recursive",
         "recursive rejection (SpecInfer, RSD): i.i.d., without replacement, or distinct drafts",
     ),
-    ("naive", "draw from the target and see whether it was drafted: any drafts"),
     ("race", "shares by a race, the best for draws without replacement: any but distinct drafts"),
+    ("naive", "draw from the target and see whether it was drafted: any drafts"),
     ("hub", "SpecHub and its extension to n drafts: hub or greedy drafts"),
 ];
 
