@@ -37,7 +37,7 @@ fn unsuitable_verifier_error_lists_suitable_ones() {
         &["verifiers for this tree", "nested-priority", "--tree paths:1,3"],
     );
     let top_k = ["--tree", "3,2,1/top-k", "--verifier", "nested-priority"];
-    fails(&top_k, &["verifiers for this tree: walk:naive"]);
+    fails(&top_k, &["verifiers for this tree: pooled"]);
     // Without a name the best verifier for the tree is taken.
     let (code, _, message) = run(&[&base[..], &top_k[..2]].concat());
     assert_eq!(code, Some(0), "{message}");

@@ -404,13 +404,13 @@ mod tests {
         for (tree, drafting, verifier) in [
             ("paths:2,3", None, "nested-priority"),
             ("3,2,1", None, "nested-priority"),
-            ("3,2,1/without-replacement", None, "traversal"),
-            ("3,2,1/top-k", None, "walk:naive"),
-            ("2,2/hub", None, "walk:hub"),
-            ("2,2/greedy", None, "walk:hub"),
-            ("sequoia:8", Some(Drafting::Hub), "walk:hub"),
-            ("sequoia:8", Some(Drafting::WithoutReplacement), "traversal"),
-            ("fixed:0,0,1", None, "traversal"),
+            ("3,2,1/without-replacement", None, "pooled"),
+            ("3,2,1/top-k", None, "pooled"),
+            ("2,2/hub", None, "pooled"),
+            ("2,2/greedy", None, "pooled"),
+            ("sequoia:8", Some(Drafting::Hub), "pooled"),
+            ("sequoia:8", Some(Drafting::WithoutReplacement), "pooled"),
+            ("fixed:0,0,1", None, "pooled"),
         ] {
             let sequoia = tree.starts_with("sequoia").then(|| acceptance.path().to_owned());
             let named = SpeculationOptions {

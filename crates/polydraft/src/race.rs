@@ -14,8 +14,8 @@
 //! 1. Potentials lie on a grid. A token between two points has both, in proportion, so that its
 //!    expected share is nearly linear in its place.
 //! 2. Best responses: with the expected shares of all places given, every token takes the place at
-//!    which its share is its demand. Repeated at most [`ROUNDS`] times on groups of tokens with about the
-//!    same ratio d/q, then once for every token.
+//!    which its share is its demand. Repeated at most [`ROUNDS`] times on groups of tokens with
+//!    about the same ratio d/q, then once for every token.
 //! 3. Shares are scaled by min(1, demand/expectation), so that no demand is exceeded (the canonical
 //!    form of Khisti et al.). Places that are not the best cost acceptance, never exactness.
 //!
@@ -25,6 +25,7 @@
 mod entry;
 mod groups;
 pub(crate) mod layer;
+mod place;
 mod table;
 
 use rayon::prelude::*;

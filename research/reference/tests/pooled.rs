@@ -43,8 +43,8 @@ fn programs_are_exact_for_every_way_of_drawing() {
     }
 }
 
-/// Of all flows that pass on as much as possible, those of the race are not behind: they spread over
-/// the nodes, where a program's are corners.
+/// Of all flows that pass on as much as possible, those of the race are not behind: they spread
+/// over the nodes, where a program's are corners.
 #[test]
 fn races_lose_little_against_programs() {
     for (tree, count) in [

@@ -15,9 +15,9 @@ pub struct SpeculationArgs {
     /// Verifier, all lossless: nested-priority, block, ... ('polydraft list').
     ///
     /// For one path: token, block. For several: nested-priority (the best), greedy-block,
-    /// pooled, traversal, priority-block, spectr, specinfer, or walk:RULE with any rule of 'polydraft
-    /// list'. With 'invariant' the output for a seed is the same for every draft and tree, at some
-    /// loss of acceptance. 'none' decodes without speculation.
+    /// pooled, traversal, priority-block, spectr, specinfer, or walk:RULE with any rule of
+    /// 'polydraft list'. With 'invariant' the output for a seed is the same for every draft and
+    /// tree, at some loss of acceptance. 'none' decodes without speculation.
     ///
     /// [default: nested-priority, or the best that is exact for --tree]
     #[arg(long, value_name = "NAME", value_parser = verifier)]

@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use polydraft_text::{Kind, Nested, ParameterForm, Piece, ValueForm, allowed_kinds};
+use polydraft_text::{Kind, Nested, Piece, ValueForm, allowed_kinds};
 use serde_json::{Value, json};
 
 use super::literal::literal;
@@ -19,14 +19,14 @@ const QUOTES: [char; 2] = ['"', '\''];
 /// Characters of Python's strings that are written as an escape sequence.
 const ESCAPES: &str = r#"\\(["'\\nrt]|x[0-9a-f]{2}|u[0-9a-ce-f][0-9a-f]{3}|ud[0-7][0-9a-f]{2})"#;
 
-/// Text between members of an object and elements of a list.
-pub(super) fn separator(form: &ParameterForm) -> &'static str {
-    if form.nested == Nested::Python { ", " } else { "," }
-}
-
 impl Rules<'_> {
     fn is_python(&self) -> bool {
         self.parameters.form.nested == Nested::Python
+    }
+
+    /// Text between members of an object and elements of a list.
+    pub(super) fn nested_separator(&self) -> &'static str {
+        if self.is_python() { ", " } else { "," }
     }
 
     /// Names of members that the schema does not list.
@@ -127,7 +127,7 @@ impl Rules<'_> {
                         Value::Object(ref members) if members.is_empty() => self.scalar()?,
                         item => self.nested(&item)?,
                     };
-                    let between = literal(separator(self.parameters.form));
+                    let between = literal(self.nested_separator());
                     let list = self.list(&schema, &item, &between)?;
                     format!("\"[\" {list} \"]\"")
                 }

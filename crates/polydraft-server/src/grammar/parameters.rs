@@ -16,7 +16,6 @@ use serde_json::{Map, Value, json};
 
 use super::counts::Counts;
 use super::marks::{Marks, escape_regex};
-use super::nested;
 use super::patterns::{contained_pattern, format_pattern};
 use super::schema::{json_of, restricted};
 
@@ -120,7 +119,7 @@ impl Rules<'_> {
         }
         let separator = match level {
             Level::Parameters => self.parameters.form.separator.as_str(),
-            Level::Nested => nested::separator(self.parameters.form),
+            Level::Nested => self.nested_separator(),
         };
         let separator = self.parameters.marks.terms(separator);
         // Members that are not listed.

@@ -1,7 +1,7 @@
 //! Tokens of about the same ratio of demand to probability, as one.
 
-use super::entry::{Place, Response};
-use super::table::{GRID, place_of};
+use super::place::{Place, Response};
+use super::table::place_of;
 
 /// Groups for each doubling of the ratio, as a power of two.
 const FINENESS: u32 = 4;
@@ -49,6 +49,3 @@ impl Group {
         way * self.demand
     }
 }
-
-/// Indices of places below the last one.
-pub(super) const LAST: usize = GRID - 2;

@@ -5,8 +5,8 @@
 //! given the first pair, the next one is a pair without replacement from the rest of the draft's
 //! distribution. Where a pair gets a part of the capacity, the rest of the capacity is divided
 //! between what is left of the demands and what the layers above have left to emit, in proportion.
-//! So a stage is a race for the demands that the earlier stages left, of the same form (the proof is
-//! in `docs/theory.md`). The most likely tokens of greedy, hub and top-k drafts are drawn for
+//! So a stage is a race for the demands that the earlier stages left, of the same form (the proof
+//! is in `docs/theory.md`). The most likely tokens of greedy, hub and top-k drafts are drawn for
 //! certain; each is an entry of its own, beside the one that is drawn from the rest.
 
 use rayon::prelude::*;
