@@ -359,3 +359,33 @@ fn takes_any_arguments_of_a_call_by_name() {
         assert!(!accepts_text(&grammars, &grammar, "<f pa=1;>>"), "{nested:?}");
     }
 }
+
+/// Arguments that are a choice of objects, nothing or a string, and lists of one.
+#[test]
+fn masks_choices_of_arguments() {
+    let values = Kind::ALL.map(|_| value("=", ";"));
+    let form = || call_form(parameters("p", values.clone(), ",", Nested::Json));
+    let one = |name: &str| {
+        json!({ "properties": { name: { "const": 1 } }, "required": [name],
+        "additionalProperties": false })
+    };
+    let schema = json!({ "type": "object", "anyOf": [one("a"), one("b")] });
+    check_language(&form(), schema, &["<f pa=1;>", "<f pb=1;>"]);
+    let schema = json!({ "type": "object", "required": ["s"], "properties": {
+        "s": { "type": "string", "nullable": true, "enum": ["a", null] } } });
+    check_language(&form(), schema, &["<f ps=a;>", "<f ps=null;>"]);
+    let quoted = Kind::ALL.map(|_| value("=", ""));
+    let python = call_form(parameters("", quoted, ", ", Nested::Python));
+    let schema = json!({ "type": "object", "required": ["l"], "properties": {
+        "l": { "type": "array", "items": { "enum": [1, 2] }, "maxItems": 1 } } });
+    check_language(&python, schema, &["<f l=[]>", "<f l=[1]>", "<f l=[2]>"]);
+    for keyword in ["propertyNames", "not", "dependentRequired"] {
+        let schema = json!({ "type": "object", "properties": { "a": {} }, keyword: {} });
+        let answer = ReasoningForm::default();
+        let form = form();
+        let calls = one_tool(&form, &answer, schema);
+        let problem = Form::calls(&calls, "tools").err();
+        // Those that the library's standard form rewrites have no effect here.
+        assert!(problem.is_none_or(|problem| problem.contains("not supported")), "{keyword}");
+    }
+}

@@ -166,6 +166,9 @@ impl Counts {
             return (least == 0).then(|| "\"\"".to_owned());
         };
         let repeated = |least: u64, most: Option<u64>| {
+            if most == Some(0) {
+                return "\"\"".to_owned();
+            }
             let most = most.map(|most| most.to_string()).unwrap_or_default();
             format!("({separator} {other}){{{least},{most}}}")
         };

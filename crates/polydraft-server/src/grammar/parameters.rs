@@ -24,6 +24,19 @@ const MAX_RULES: usize = 2000;
 /// Maximum number of objects in each other.
 const MAX_DEPTH: usize = 32;
 
+/// Keywords of objects that these grammars do not hold.
+const UNSUPPORTED: [&str; 9] = [
+    "const",
+    "enum",
+    "not",
+    "if",
+    "propertyNames",
+    "patternProperties",
+    "dependentRequired",
+    "dependentSchemas",
+    "dependencies",
+];
+
 /// Names that a schema does not list.
 pub(super) const NAMES: &str = "/[A-Za-z_][A-Za-z0-9_.-]{0,63}/";
 
@@ -99,7 +112,24 @@ impl Rules<'_> {
     }
 
     fn members_within(&mut self, schema: &Value, level: Level) -> Result<String, String> {
-        let schema = self.merged(schema, 0)?;
+        let mut schema = self.merged(schema, 0)?;
+        if let Some(keyword) = UNSUPPORTED.iter().find(|keyword| schema.get(**keyword).is_some()) {
+            return Err(format!("{keyword} is not supported for objects in this model's calls"));
+        }
+        // Choices of objects: each with what holds for all.
+        let choices = ["anyOf", "oneOf"]
+            .iter()
+            .find_map(|key| schema.as_object_mut().and_then(|members| members.shift_remove(*key)));
+        if let Some(Value::Array(choices)) = choices {
+            let choices: Vec<String> = choices
+                .iter()
+                .map(|choice| {
+                    let members = self.members(&json!({ "allOf": [schema, choice] }), level)?;
+                    self.rule(&members)
+                })
+                .collect::<Result<_, _>>()?;
+            return self.rule(&choices.join(" | "));
+        }
         let empty = Map::new();
         let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
         let required: Vec<&str> = schema
@@ -316,11 +346,17 @@ impl Rules<'_> {
             return Ok("\"\"".to_owned());
         }
         let more = match max {
+            Some(1) => return self.optional(item, min == 0),
             Some(max) => format!("{{{},{}}}", min.saturating_sub(1), max - 1),
             None => format!("{{{},}}", min.saturating_sub(1)),
         };
         let list = self.rule(&format!("{item} ({separator} {item}){more}"))?;
-        if min == 0 { self.rule(&format!("({list})?")) } else { Ok(list) }
+        self.optional(&list, min == 0)
+    }
+
+    /// A term that may be left out.
+    fn optional(&mut self, term: &str, is_optional: bool) -> Result<String, String> {
+        if is_optional { self.rule(&format!("({term})?")) } else { Ok(term.to_owned()) }
     }
 
     /// A value in nested tags.

@@ -309,6 +309,16 @@ pub(super) fn restricted(schema: &Value, kinds: &[Kind], root: &Value) -> Value 
         .collect();
     let kinds = json!({ "type": &names });
     let mut schema = schema.clone();
+    if schema.get("nullable") == Some(&Value::Bool(true))
+        && let Some(members) = schema.as_object_mut()
+    {
+        members.shift_remove("nullable");
+        if let Some(kind) = members.get_mut("type") {
+            let mut kinds = kind.as_array().cloned().unwrap_or_else(|| vec![kind.take()]);
+            kinds.push("null".into());
+            *kind = kinds.into();
+        }
+    }
     // Merged ones may be a list, which only `text` knows.
     if let Some(members) = schema.as_object_mut().filter(|_| !names.contains(&"string")) {
         members.shift_remove("pattern");

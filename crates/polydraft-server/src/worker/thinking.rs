@@ -25,6 +25,9 @@ pub struct ThinkingBudget {
     closing: String,
     /// Tokens of the closing mark.
     closing_tokens: Vec<Token>,
+    /// The mark before a channel's name, and the tokens with which the reasoning's begins, where a
+    /// model may open its reasoning again.
+    reopening: Option<(Token, Vec<Token>)>,
     tokenizer: Tokenizer,
 }
 
@@ -48,6 +51,7 @@ impl ThinkingBudget {
             opening: form.opening.clone(),
             closing: form.closing.clone(),
             closing_tokens: tokenizer.encode_plain(&form.closing).ok()?,
+            reopening: reopening(&form.opening, tokenizer),
             tokenizer: tokenizer.clone(),
         })
     }
@@ -83,8 +87,30 @@ impl ThinkingBudget {
     }
 }
 
+/// Mark before the name of a channel, and the tokens with which the name in this opening begins;
+/// `None` without channels.
+fn reopening(opening: &str, tokenizer: &Tokenizer) -> Option<(Token, Vec<Token>)> {
+    const CHANNEL: &str = "<|channel|>";
+    let name = opening.trim().strip_prefix(CHANNEL)?.split('<').next()?.to_owned();
+    let (_, channel) = tokenizer.special_in(CHANNEL).into_iter().next()?;
+    let begins = |token: &Token| {
+        let text = tokenizer.decode_with_special(&[*token]).unwrap_or_default();
+        !text.is_empty() && (name.starts_with(&text) || text.starts_with(&name))
+    };
+    Some((channel, (0..tokenizer.size() as Token).filter(begins).collect()))
+}
+
 impl LogitsProcessor for ThinkingBudget {
     fn process(&self, decided: &[Token], path: &[Token], logits: &mut [f32]) {
+        if let Some((channel, names)) = &self.reopening
+            && path.last().or(decided.last()) == Some(channel)
+            && decided.len() + path.len() > self.max
+        {
+            for token in names {
+                logits.get_mut(*token as usize).into_iter().for_each(|l| *l = f32::NEG_INFINITY);
+            }
+            return;
+        }
         if !self.may_end_after(decided.len() + path.len()) {
             return;
         }

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::LoadedModel;
+use crate::api::shared::conversation::or_simplified;
 use crate::api::shared::error::Problem;
 use crate::api::shared::messages::{ChatMessage, to_messages};
 use crate::api::shared::read::read;
@@ -77,7 +78,10 @@ fn render_chat(model: &LoadedModel, chat: Chat) -> Result<Option<String>, Proble
     };
     let tools = chat.tools.unwrap_or_default();
     let rendering = Rendering { tools: &tools, variables: Some(&variables), ending };
-    Ok(Some(template.render_joined(&messages, &rendering)?))
+    let text = or_simplified(&messages, &rendering, |messages, rendering| {
+        template.render_joined(messages, rendering)
+    });
+    Ok(Some(text?))
 }
 
 /// `/tokenize`: encodes a text or a conversation.

@@ -75,12 +75,32 @@ pub fn prepare_chat(model: &LoadedModel, body: Value) -> Result<Prepared<LinesRe
     let messages = translate_messages(request.messages.unwrap_or_default())?;
     let model_name = common.model.clone().unwrap_or_else(|| model.name().to_owned());
     let mut body = translate(common, request.rest);
+    let ignored = take_scores(&mut body);
     body["messages"] = messages.into();
     if let Some(tools) = request.tools {
         body["tools"] = tools;
     }
-    Ok(chat::prepare(model, body)?
-        .map_answer(|answer| LinesReply::new(answer, model_name, Kind::Chat)))
+    let mut prepared = chat::prepare(model, body)?
+        .map_answer(|answer| LinesReply::new(answer, model_name, Kind::Chat));
+    prepared.ignored.extend(ignored);
+    Ok(prepared)
+}
+
+/// Removes the parameters of log-probabilities, which answers have no field for. Returns their
+/// names.
+fn take_scores(body: &mut Value) -> Vec<String> {
+    let names = ["logprobs", "top_logprobs"];
+    let given = names.iter().filter(|name| body.get(**name).is_some_and(|v| !is_off(v)));
+    let given = given.map(|name| (*name).to_owned()).collect();
+    if let Some(members) = body.as_object_mut() {
+        names.iter().for_each(|name| drop(members.remove(*name)));
+    }
+    given
+}
+
+/// Whether a value asks for nothing.
+fn is_off(value: &Value) -> bool {
+    matches!(value, Value::Null | Value::Bool(false)) || value.as_u64() == Some(0)
 }
 
 /// Prepares a request of `/api/generate`.
@@ -95,16 +115,21 @@ pub fn prepare_generate(model: &LoadedModel, body: Value) -> Result<Prepared<Lin
     }
     let model_name = common.model.clone().unwrap_or_else(|| model.name().to_owned());
     let mut body = translate(common, request.rest);
+    let ignored = take_scores(&mut body);
     let prompt = request.prompt.unwrap_or_default();
     let lines = |answer| LinesReply::new(answer, model_name, Kind::Generate);
     if request.raw == Some(true) || model.language.chat.is_none() {
         body["prompt"] = prompt.into();
-        return Ok(completions::prepare(model, body)?.map_answer(lines));
+        let mut prepared = completions::prepare(model, body)?.map_answer(lines);
+        prepared.ignored.extend(ignored);
+        return Ok(prepared);
     }
     let system = request.system.map(|system| json!({ "role": "system", "content": system }));
     let user = json!({ "role": "user", "content": prompt });
     body["messages"] = system.into_iter().chain([user]).collect();
-    Ok(chat::prepare(model, body)?.map_answer(lines))
+    let mut prepared = chat::prepare(model, body)?.map_answer(lines);
+    prepared.ignored.extend(ignored);
+    Ok(prepared)
 }
 
 fn translate(common: Common, rest: Map<String, Value>) -> Value {
