@@ -56,7 +56,10 @@ impl SpeculationOptions {
         match resolved {
             Ok(resolved) => Ok(Some(resolved)),
             Err(error) => others
-                .find_map(|other| self.resolve_with(&other, sampling, drafts, demo).ok())
+                .find_map(|other| {
+                    let resolved = self.resolve_with(&other, sampling, drafts, demo).ok()?;
+                    resolved.tree.suits(&other).then_some(resolved)
+                })
                 .map_or(Err(error), |resolved| Ok(Some(resolved))),
         }
     }
@@ -408,9 +411,9 @@ mod tests {
             ("3,2,1/top-k", None, "pooled"),
             ("2,2/hub", None, "pooled"),
             ("2,2/greedy", None, "pooled"),
-            ("sequoia:8", Some(Drafting::Hub), "pooled"),
-            ("sequoia:8", Some(Drafting::WithoutReplacement), "pooled"),
-            ("fixed:0,0,1", None, "pooled"),
+            ("sequoia:8", Some(Drafting::Hub), "walk:hub"),
+            ("sequoia:8", Some(Drafting::WithoutReplacement), "traversal"),
+            ("fixed:0,0,1", None, "traversal"),
         ] {
             let sequoia = tree.starts_with("sequoia").then(|| acceptance.path().to_owned());
             let named = SpeculationOptions {

@@ -315,6 +315,16 @@ impl PolicyKind {
         verifier.supports(&policy.form()).is_ok()
     }
 
+    /// False if another verifier accepts more of such trees: pooled layers treat all that was drawn
+    /// at a node alike, while in a fixed tree the first draws go on further (`docs/theory.md`).
+    pub fn suits(&self, verifier: &VerifierKind) -> bool {
+        let tree = match self {
+            Self::StopBelow(stop_below) => &*stop_below.policy,
+            tree => tree,
+        };
+        !matches!((tree, verifier), (Self::Fixed(_), VerifierKind::Pooled(_)))
+    }
+
     /// A description for people: `2 paths of 3`.
     pub fn describe(&self) -> String {
         self.settings().describe()

@@ -222,7 +222,8 @@ crate::registry! {
 const ALIASES: [(&str, &str); 2] = [("spectr", "k-seq"), ("specinfer", "recursive")];
 const WALK: &str = "walk:";
 /// Verifiers by decreasing acceptance. The others are exact for no further trees.
-const BY_PREFERENCE: [&str; 4] = ["nested-priority", "pooled", "specinfer", "walk:naive"];
+const BY_PREFERENCE: [&str; 6] =
+    ["nested-priority", "pooled", "traversal", "walk:hub", "specinfer", "walk:naive"];
 
 impl VerifierKind {
     /// All verifiers with their default settings, and a walk with each built-in rule.
@@ -236,8 +237,8 @@ impl VerifierKind {
         Self::NAMES.iter().filter_map(|name| Self::named(name)).chain(walks).collect()
     }
 
-    /// Verifiers for trees whose verifier is not named: the first that is exact for a tree accepts
-    /// most there.
+    /// Verifiers for trees whose verifier is not named: the first that is exact for a tree and
+    /// suits it ([`PolicyKind::suits`](crate::PolicyKind::suits)) accepts most there.
     pub fn by_preference() -> impl Iterator<Item = Self> {
         BY_PREFERENCE.iter().filter_map(|name| name.parse().ok())
     }

@@ -37,7 +37,7 @@ pub const VERIFIERS: [(&str, &str); 17] = [
     ("greedy-block", "the path of highest ratios, verified as a block (GBV); any number of paths"),
     (
         "pooled",
-        "the nodes of a level share its capacity; any but distinct drafts; the default for draws \
+        "the nodes of a level share its capacity; any but distinct drafts; the default for levels \
          without replacement",
     ),
     ("traversal", "from the leaves up (Weng et al. 2025); paths or trees"),

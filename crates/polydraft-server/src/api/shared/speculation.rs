@@ -123,7 +123,7 @@ fn choose_verifier(
     }
     let mut others = VerifierKind::by_preference()
         .filter_map(|other| Some((tree_for(&other).ok()?, other)))
-        .filter(|(tree, other)| tree.is_supported_by(other));
+        .filter(|(tree, other)| tree.is_supported_by(other) && tree.suits(other));
     let Some((tree, other)) = others.next() else { return Ok((default.clone(), tree)) };
     log::info!("{default} is not exact for the tree {tree} of a request: using {other}");
     Ok((other, tree))
