@@ -316,9 +316,10 @@ impl Entry {
                     (first * others, second * others)
                 }
             };
-            for place in 0..GRID {
-                response.first[place] += rings[place] * first;
-                response.second[place] += rings[place] * second;
+            let shares = response.first.iter_mut().zip(&mut response.second);
+            for ((of_first, of_second), ring) in shares.zip(rings) {
+                *of_first += ring * first;
+                *of_second += ring * second;
             }
         }
         self.response = response;
