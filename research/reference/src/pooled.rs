@@ -24,11 +24,14 @@ pub struct PooledProgram {
     known: HashMap<Vec<u64>, Flows>,
 }
 
+/// Flows to drawn tokens, by node and token.
+type Shares = BTreeMap<(usize, Token), f64>;
+
 /// Flows of one layer, by combination of drawn sets.
 #[derive(Debug, Clone, Default)]
 struct Flows {
     /// By combination: the flow to each drawn token of each node.
-    by_draws: BTreeMap<Vec<Vec<Token>>, BTreeMap<(usize, Token), f64>>,
+    by_draws: BTreeMap<Vec<Vec<Token>>, Shares>,
     /// What the expected flows leave, by node and token.
     left: Vec<Vec<f64>>,
 }
@@ -66,7 +69,8 @@ fn combinations(sets: &[BTreeMap<Vec<Token>, f64>]) -> Vec<(Vec<Vec<Token>>, f64
     sets.iter().fold(vec![(Vec::new(), 1.0)], |all, sets| {
         all.iter()
             .flat_map(|(chosen, p): &(Vec<Vec<Token>>, f64)| {
-                sets.iter().map(move |(set, q)| ([&chosen[..], &[set.clone()]].concat(), p * q))
+                sets.iter()
+                    .map(move |(set, q)| ([&chosen[..], std::slice::from_ref(set)].concat(), p * q))
             })
             .collect()
     })
