@@ -41,7 +41,7 @@ fn unsuitable_verifier_error_lists_suitable_ones() {
     // Without a name the best verifier for the tree is taken.
     let (code, _, message) = run(&[&base[..], &top_k[..2]].concat());
     assert_eq!(code, Some(0), "{message}");
-    assert!(message.contains("using --verifier walk:naive"), "{message}");
+    assert!(message.contains("using --verifier pooled"), "{message}");
     fails(&["--tree", "sequoia:0"], &["sequoia:N", "from 1 to 4096"]);
     fails(
         &["--verifier", "none", "--draft-temperature", "2"],
