@@ -176,7 +176,7 @@ fn efficiency_is_exact_and_reports_errors() {
     assert!(ok(&[&base[..], &["--bound"]].concat()).contains("bound"));
 
     // Any tree, with settings.
-    for (tree, count) in [("fixed:0,0,1/hub", 2), ("fixed:0,0,1/iid", 7), ("2,1/greedy", 2)] {
+    for (tree, count) in [("fixed:0,0,1/hub", 4), ("fixed:0,0,1/iid", 9), ("2,1/greedy", 4)] {
         let all = json(&[&base[..], &["--tree", tree, "--json"]].concat());
         let rows = all.as_array().unwrap();
         assert_eq!(rows.len(), count, "{tree}: {all}");

@@ -94,7 +94,7 @@ impl Rule for Race {
         if index < drafts.len() {
             return Emission::accepted(drafts, index);
         }
-        Emission::rejected(self.layer(problem).emit(0, problem.target, rng))
+        Emission::rejected(self.layer(problem).emit(0, problem.target, &[], rng))
     }
 
     fn distribution(&mut self, problem: &Problem, drafts: &[Token]) -> EmittedDistribution {

@@ -302,17 +302,32 @@ impl Layer {
         rng.pick(&sums)
     }
 
-    /// Token after a node, in proportion to what is left.
-    pub fn emit(&self, node: usize, target: &Distribution, rng: &mut dyn RandomSource) -> Token {
+    /// What is left of all demands of a node.
+    pub fn left_at(&self, node: usize) -> f64 {
+        self.nodes[node].sum()
+    }
+
+    /// What is left of the demand for a token at a node.
+    pub fn left_of(&self, node: usize, token: Token, target: &Distribution) -> f64 {
         let rest = &self.nodes[node];
-        if rest.tokens.is_empty() {
-            return target.sample(rng);
-        }
-        let covered = |token| match rest.index(token) {
-            Some(index) => rest.weight * target.probability(token) - rest.left[index],
-            None => 0.0,
+        let all = || rest.weight * target.probability(token);
+        rest.index(token).map_or_else(all, |index| rest.left[index])
+    }
+
+    /// Token after a node, in proportion to what is left, but none of these.
+    pub fn emit(
+        &self,
+        node: usize,
+        target: &Distribution,
+        without: &[Token],
+        rng: &mut dyn RandomSource,
+    ) -> Token {
+        let weight = self.nodes[node].weight;
+        let covered = |token| match without.contains(&token) {
+            true => weight * target.probability(token),
+            false => weight * target.probability(token) - self.left_of(node, token, target),
         };
-        target.sample_excess(rest.weight, covered, rng)
+        target.sample_excess(weight, covered, rng)
     }
 
     /// What is left of a node's demand, by token, shape `[vocabulary]`; it sums to 1.

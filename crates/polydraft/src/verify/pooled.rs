@@ -77,6 +77,26 @@ impl Pooled {
     }
 }
 
+/// The tokens that were drawn below a node.
+fn drawn_tokens(draft: &Draft, node: NodeId) -> Vec<Token> {
+    draft.tree().children(node).map(|child| draft.tree().token(child)).collect()
+}
+
+/// Decides whether the next token is one of those that were drawn, of `mass` in all.
+fn pick_drawn(
+    drawn: &[Token],
+    mass: f64,
+    of: impl Fn(Token) -> f64,
+    rng: &mut dyn RandomSource,
+) -> Option<Token> {
+    if drawn.is_empty() {
+        return None;
+    }
+    let mut weights: Vec<f64> = drawn.iter().map(|token| of(*token)).collect();
+    weights.push((mass - weights.iter().sum::<f64>()).max(0.0));
+    drawn.get(rng.pick(&weights)).copied()
+}
+
 impl Verifier for Pooled {
     fn supports(&self, form: &Form) -> Result<()> {
         let supported = form.draws().all(|draws| draws.scheme != Drafting::Distinct);
@@ -100,20 +120,34 @@ impl Verifier for Pooled {
             all.push(next);
         }
         let mut layers = self.layers.iter().zip(&all).take(all.len() - 1).rev();
-        let (mut node, mut token) = (DraftTree::ROOT, 0);
+        let (mut node, mut token, mut after) = (DraftTree::ROOT, 0, None);
         while let Some((layer, members)) = layers.next() {
             let is_root = layers.len() == 0;
             if is_root || rng.coin(layer.stops()) {
                 let picked = layer.pick(rng);
                 node = members[picked].node;
-                token = layer.emit(picked, target.target(node)?, rng);
+                let probs = target.target(node)?;
+                let left = |token| layer.left_of(picked, token, probs);
+                let drawn = drawn_tokens(draft, node);
+                match pick_drawn(&drawn, layer.left_at(picked), left, rng) {
+                    Some(drawn) => after = Some(drawn),
+                    None => token = layer.emit(picked, probs, &drawn, rng),
+                }
                 break;
             }
         }
-        // An emitted token may be a drawn one.
-        while let Some(child) = draft.tree().child(node, token) {
-            node = child;
-            token = target.target(node)?.sample(rng);
+        // An emitted token may be a drawn one: go on from it.
+        while let Some(drawn) = after.take() {
+            node = draft.tree().child(node, drawn).unwrap_or(node);
+            let (probs, tokens) = (target.target(node)?, drawn_tokens(draft, node));
+            after = pick_drawn(&tokens, 1.0, |token| probs.probability(token), rng);
+            if after.is_none() {
+                let of_drawn = |token| match tokens.contains(&token) {
+                    true => probs.probability(token),
+                    false => 0.0,
+                };
+                token = probs.sample_excess(1.0, of_drawn, rng);
+            }
         }
         Ok(Outcome { accepted: draft.tree().path(node), token })
     }
