@@ -1,7 +1,7 @@
 //! Connections to servers that draft with a model of their own: polydraft's, by its route
 //! `/v1/draft`, and llama.cpp's, by its route `/completion`.
 //!
-//! What they return is untrusted. Answers have a maximum size and a deadline, redirects are not
+//! Their answers are untrusted. They have a maximum size and a deadline, redirects are not
 //! followed, and the drafter checks ids and probabilities
 //! ([`remote`](polydraft_engine::drafter::remote)). So a server can make drafts useless, and
 //! nothing else. It reads the tokens of prompts and outputs.

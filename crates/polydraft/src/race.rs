@@ -44,7 +44,7 @@ const PARALLEL: usize = 1 << 11;
 /// Draws at a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// So many independent draws.
+    /// Independent draws, with their number.
     Independent(usize),
     /// Two draws without replacement.
     Pair,

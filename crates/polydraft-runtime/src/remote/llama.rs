@@ -1,7 +1,7 @@
 //! Drafts of llama.cpp's server: the most probable continuation, with the most probable tokens at
 //! each of its positions (`n_probs`).
 //!
-//! It returns one path, the greedy one, so a draw that leaves it ends the draft. Its model must
+//! The answer is one path, the greedy one, so a draw that leaves it ends the draft. Its model must
 //! have the target's tokenizer, which is checked by encoding a sample.
 
 use std::sync::Arc;

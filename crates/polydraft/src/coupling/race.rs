@@ -18,7 +18,7 @@ use crate::{Result, Token};
 pub struct Race {
     /// The first race, which is the same for all drafts.
     first: Layer,
-    /// The same with the further races of certain drafts.
+    /// Layer of the last drafts, where further races depend on them.
     all: Layer,
 }
 

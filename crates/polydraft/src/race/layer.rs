@@ -46,7 +46,10 @@ pub(crate) struct Drawn<'a> {
     pub tokens: &'a [Token],
 }
 
-/// What is left of a node's demand.
+/// Distributions of the target and the draft at a node.
+type Pair<'a> = (&'a Distribution, &'a Distribution);
+
+/// Rest of a node's demand.
 #[derive(Debug, Clone, Default)]
 struct Rest {
     weight: f64,
@@ -54,8 +57,9 @@ struct Rest {
     /// probabilities.
     tokens: Vec<Token>,
     probabilities: Vec<f64>,
-    /// All other tokens of the draft.
+    /// All other tokens of the draft, which are less probable than `least`.
     ignored: Ignored,
+    least: f64,
     /// What is left of the demand, for each of `tokens` and for all others together.
     left: Vec<f64>,
     outside: f64,
@@ -73,7 +77,7 @@ struct Part {
 /// The tokens of a part, among those that were drawn at the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tokens {
-    /// So many from this one on.
+    /// Index of the first one, and their number.
     Range(usize, usize),
     /// One that is drawn for certain.
     Certain(Token),
@@ -101,12 +105,11 @@ pub(crate) struct Layer {
 impl Layer {
     /// Starts a layer. The nodes have these weights, which sum to at most 1, and distributions of
     /// the target and the draft; without them, what is drawn below gets no share.
-    pub fn start(&mut self, nodes: &[(f64, Option<(&Distribution, &Distribution)>)]) {
+    pub fn start(&mut self, nodes: &[(f64, Option<Pair>)]) {
         self.used = nodes.len();
         self.nodes.resize_with(self.nodes.len().max(self.used), Rest::default);
-        let size = |(_, pair): &(f64, Option<(&Distribution, &Distribution)>)| {
-            pair.map_or(0, |(_, draft)| draft.stored().len())
-        };
+        let size =
+            |(_, pair): &(f64, Option<Pair>)| pair.map_or(0, |(_, draft)| draft.stored().len());
         let is_large = nodes.iter().map(size).sum::<usize>() > PARALLEL;
         if is_large && nodes.len() > 1 && rayon::current_num_threads() > 1 {
             let all = self.nodes.par_iter_mut().zip(nodes);
@@ -233,11 +236,9 @@ impl Layer {
         for (entry, part) in self.parts.iter().enumerate() {
             let Some(Drawn { tokens, .. }) = drawn[part.node] else { continue };
             let rest = &self.nodes[part.node];
+            let of_node = self.parts.iter().filter(|other| other.node == part.node);
             let is_certain = |token: &Token| {
-                let same = Part { tokens: Tokens::Certain(*token), ..*part };
-                self.parts
-                    .iter()
-                    .any(|other| (other.node, other.tokens) == (same.node, same.tokens))
+                of_node.clone().any(|other| other.tokens == Tokens::Certain(*token))
             };
             let add = |token: &Token| {
                 let certain = matches!(part.tokens, Tokens::Certain(_)).then_some(0);
@@ -342,16 +343,16 @@ impl Layer {
 }
 
 impl Rest {
-    fn start(&mut self, weight: f64, pair: Option<(&Distribution, &Distribution)>) {
+    fn start(&mut self, weight: f64, pair: Option<Pair>) {
         (self.weight, self.outside, self.ignored) = (weight, weight, Ignored::default());
         self.tokens.clear();
         self.probabilities.clear();
         self.left.clear();
         self.shares.clear();
         let Some((target, draft)) = pair else { return };
-        let least = least_probability(draft);
+        self.least = least_probability(draft);
         for (token, q) in draft.support() {
-            if q < least {
+            if q < self.least {
                 self.ignored.add(q);
                 continue;
             }
@@ -376,8 +377,8 @@ impl Rest {
     /// The tokens that get no share where these were removed, and the mass that is left is `open`.
     fn ignored_without(&self, draft: &Distribution, removed: &[Token], open: f64) -> Ignored {
         let mut ignored = Ignored::default();
-        let least = least_probability(draft);
-        let others = draft.support().filter(|(token, q)| *q < least && !removed.contains(token));
+        let others =
+            draft.support().filter(|(token, q)| *q < self.least && !removed.contains(token));
         others.for_each(|(_, q)| ignored.add(q / open));
         ignored
     }

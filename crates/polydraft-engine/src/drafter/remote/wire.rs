@@ -1,4 +1,4 @@
-//! What a client and a drafting server send each other, with the checks of both sides.
+//! Messages between a client and a drafting server, with the checks of both sides.
 
 use polydraft::{DraftTree, Token};
 use serde::{Deserialize, Serialize};

@@ -59,7 +59,7 @@ pub type Prepare<A> = fn(&LoadedModel, Value) -> Result<Prepared<A>, Problem>;
 /// Function of a route that looks at a request first, and answers some without decoding.
 pub type Shortcut = fn(&LoadedModel, &Value) -> Result<Direct, Problem>;
 
-/// What a route does without decoding.
+/// Outcome of a route's first look at a request.
 #[derive(Default)]
 pub struct Direct {
     /// Body of the answer to a request without output; `None` decodes.
