@@ -6,9 +6,11 @@ use pyo3::types::{PyDict, PyInt, PyList, PyString, PyTuple};
 
 use crate::errors::{Failure, Result, wrong_type};
 
+const MAX_TOKENS: &str = "at least 0, or None or -1 for no limit but the context";
+
 /// Defines the type of an integer argument: its name, and what it can be.
 macro_rules! integer {
-    ($(#[$doc:meta])* $type:ident($inner:ty): $name:literal, $expected:literal) => {
+    ($(#[$doc:meta])* $type:ident($inner:ty): $name:literal, $expected:expr) => {
         $(#[$doc])*
         #[derive(Clone, Copy)]
         pub struct $type(pub $inner);
@@ -35,9 +37,41 @@ integer!(
     Seed(u64): "seed", "an integer from 0 to 2^64 - 1"
 );
 integer!(
-    /// Maximum number of tokens of an output.
-    MaxTokens(usize): "max_tokens", "at least 0, or None for no limit but the context"
+    /// Maximum number of tokens of an output; -1 for no limit.
+    MaxTokens(isize): "max_tokens", MAX_TOKENS
 );
+
+impl MaxTokens {
+    /// Returns the limit; `None` for -1.
+    pub fn limit(self) -> Result<Option<usize>> {
+        if self.0 == -1 {
+            return Ok(None);
+        }
+        let negative = |_| {
+            Failure::input(format!("max_tokens: expected {MAX_TOKENS}, got {}", self.0))
+        };
+        usize::try_from(self.0).map(Some).map_err(negative)
+    }
+}
+
+/// Strings at which an output ends: one, or a list of them.
+#[derive(Default)]
+pub struct Stops(pub Vec<String>);
+
+impl<'py> FromPyObject<'_, 'py> for Stops {
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        if value.is_none() {
+            return Ok(Self::default());
+        }
+        match text("stop", &value)? {
+            Some(only) => Ok(Self(vec![only])),
+            None => value.extract().map(Self),
+        }
+    }
+}
+
 integer!(
     /// Number of the likeliest tokens that are kept.
     TopK(usize): "top_k", "at least 1, or None for all tokens"

@@ -9,7 +9,7 @@ use polydraft_engine::{Engine, Limits, NoDetokenizer, Request, Speculation};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::arguments::{self, MaxTokens, OPTIONS, Seed, check_keywords};
+use crate::arguments::{self, MaxTokens, OPTIONS, Seed, Stops, check_keywords};
 use crate::distribution::PySampling;
 use crate::drafting::{DraftSampling, DraftingOf, Lesson, check_plain};
 use crate::drafts::{DraftArgument, drafter, path_of, table};
@@ -309,13 +309,13 @@ impl PyEngine {
     /// `sampling` makes the target's logits the distribution of the output; `draft_sampling` makes
     /// the draft model's the one that drafts are drawn from (default: the same), or a list of one
     /// for each path. It ends after `max_tokens`, with one of `end_tokens` (default: the model's),
-    /// or before one of the strings `stop`. The same `seed` gives the same output, here and in the
+    /// or before a string of `stop`, one or a list. The same `seed` gives the same output, here and in the
     /// `polydraft` program with the same draft: drafts then depend on no time that was measured
     /// (but on the table that `learn` trains).
     #[pyo3(signature = (
         prompt, *, verifier=Some("nested-priority".into()), tree=None,
         sampling=None, draft_sampling=None, max_tokens=Some(MaxTokens(128)), end_tokens=None,
-        stop=vec![], seed=None, **unknown
+        stop=Stops::default(), seed=None, **unknown
     ))]
     #[pyo3(text_signature = "($self, prompt, *, verifier='nested-priority', tree='auto', \
             sampling=None, draft_sampling=None, max_tokens=128, end_tokens=None, stop=(), \
@@ -330,7 +330,7 @@ impl PyEngine {
         draft_sampling: Option<DraftSampling>,
         max_tokens: Option<MaxTokens>,
         end_tokens: Option<&Bound<'_, PyAny>>,
-        stop: Vec<String>,
+        stop: Stops,
         seed: Option<Seed>,
         unknown: Option<&Bound<'_, PyDict>>,
     ) -> Result<PySession> {
@@ -364,7 +364,7 @@ impl PyEngine {
             }
             _ => (None, None),
         };
-        if !stop.is_empty() && engine.language.is_none() {
+        if !stop.0.is_empty() && engine.language.is_none() {
             return Err(Failure::unsupported(
                 "stop: expected a model with a tokenizer, got a table",
             ));
@@ -379,19 +379,19 @@ impl PyEngine {
             .sampling(sampling)
             .speculation(speculation)
             .limits(Limits {
-                max_tokens: max_tokens.map(|limit| limit.0),
+                max_tokens: max_tokens.map_or(Ok(None), MaxTokens::limit)?,
                 end_tokens: match end_tokens {
                     Some(tokens) => arrays::tokens("end_tokens", tokens)?,
                     None => of_model(),
                 },
-                stop,
+                stop: stop.0,
                 stop_outside: None,
             })
             .detokenizer(text.unwrap_or_else(|| Box::new(NoDetokenizer)))
             .rng(random::seeded(seed));
         let mut session = work(py, || Ok(lock(&engine.engine).open(request)?))?;
         if is_seeded {
-            session.ignore_batch_size();
+            session.make_independent();
         }
         let owner = slf.clone().unbind();
         let learn = lesson.map(|lesson| -> Learn {

@@ -188,7 +188,7 @@ def test_rejects_invalid_arguments():
     (dict(seed=-1), InvalidInput, "seed: expected an integer from 0 to 2\\^64 - 1, got -1"),
     (dict(seed=2**64), InvalidInput, "seed: expected"),
     (dict(seed=0.5), TypeError, "float"),
-    (dict(max_tokens=-1), InvalidInput, "max_tokens: expected at least 0, or None"),
+    (dict(max_tokens=-2), InvalidInput, "max_tokens: expected at least 0, or None or -1"),
     (dict(end_tokens=[-1]), InvalidInput, "end_tokens: expected token ids"),
 ])  # fmt: skip
 def test_errors_name_arguments_of_generate(options, kind, expected):
@@ -247,9 +247,13 @@ def test_model_engine(demo):
     fast = demo.generate("fn main() {", tree="paths:2,3", sampling=cold, max_tokens=40)
     assert fast.tokens == plain.tokens and fast.text == plain.text
     assert fast.statistics["target_calls"] < plain.statistics["target_calls"] == 40
-    with demo.session("let", stop=["\n"], seed=1, max_tokens=None) as session:
-        list(session)
-    assert session.finish in ("stop-string", "end-token", "context") and "\n" not in session.text
+    texts = set()
+    for stop, limit in [(["\n"], None), ("\n", -1)]:
+        with demo.session("let", stop=stop, seed=1, max_tokens=limit) as session:
+            list(session)
+        assert session.finish in ("stop-string", "end-token", "context") and "\n" not in session.text
+        texts.add(session.text)
+    assert len(texts) == 1
     tree = {"tree": "auto", "costs": demo.costs("fn main() {", sampling=cold)}
     assert 0 < tree["costs"]["rejected"] < 1
     assert tree["costs"]["target"][0]["seconds"] > 0

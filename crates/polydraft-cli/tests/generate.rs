@@ -62,6 +62,27 @@ fn seeds_reproduce_outputs() {
     assert_eq!(out, again.0);
 }
 
+/// A model alone, in each type: its default draft hangs on the type, and without a seed on the
+/// length of the output.
+#[test]
+fn seeded_outputs_begin_longer_ones() {
+    let model = demo().join("target");
+    let output = |kind: &str, limit: &str| {
+        let options =
+            ["--dtype", kind, "--seed", "7", "--json", "--prompt", "pub fn ", "-n", limit];
+        let (out, _) = ok(&[&[model.to_str().unwrap()], &options[..]].concat());
+        let json: Value = serde_json::from_str(&out).unwrap();
+        serde_json::from_value::<Vec<u32>>(json["tokens"].clone()).unwrap()
+    };
+    for kind in ["f32", "bf16", "q8_0"] {
+        let longest = output(kind, "400");
+        for limit in ["1", "9", "60"] {
+            let shorter = output(kind, limit);
+            assert!(longest.starts_with(&shorter), "{kind} {limit}: {shorter:?} {longest:?}");
+        }
+    }
+}
+
 /// The stored costs of a cache folder, with the file of each.
 fn stored_costs(cache: &Path) -> Vec<(PathBuf, Value)> {
     let files = fs::read_dir(cache.join("polydraft/costs")).into_iter().flatten();

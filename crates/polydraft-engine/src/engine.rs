@@ -314,7 +314,7 @@ fn active_sessions<'s, 'c>(sessions: &'s mut [&mut Session<'c>]) -> Vec<&'s mut 
     let size = batch.len();
     for session in &mut batch {
         let repeated = session.repeated_batch_size.take();
-        session.batch_size = if session.ignores_batch_size { 1 } else { repeated.unwrap_or(size) };
+        session.batch_size = if session.is_independent { 1 } else { repeated.unwrap_or(size) };
     }
     batch
 }

@@ -227,7 +227,9 @@ impl<'c> Request<'c> {
     }
 
     /// Sets whether the rng alone must decide the output: then nothing depends on how long a remote
-    /// draft takes to answer. Without it such a draft may be left out of a step.
+    /// draft takes to answer, on the batch or on the output's limit
+    /// ([`make_independent`](crate::Session::make_independent)). Without it such a draft may be
+    /// left out of a step.
     pub fn reproducible(self, is_reproducible: bool) -> Self {
         Self { is_reproducible, ..self }
     }

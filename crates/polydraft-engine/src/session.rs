@@ -61,7 +61,8 @@ pub struct Session<'c> {
     pub(crate) shared_randomness: Option<Box<dyn SharedRandomness>>,
     pub(crate) draft: Draft,
     pub(crate) processor: Option<Box<dyn LogitsProcessor>>,
-    pub(crate) ignores_batch_size: bool,
+    /// Whether trees depend neither on the batch nor on the output's limit.
+    pub(crate) is_independent: bool,
     /// Whether drafts must not depend on measured times.
     pub(crate) is_reproducible: bool,
     /// Batch size that the policy got in the last step.
@@ -102,7 +103,7 @@ impl<'c> Session<'c> {
             shared_randomness: None,
             draft: Draft::new(),
             processor: None,
-            ignores_batch_size: false,
+            is_independent: is_reproducible,
             is_reproducible,
             batch_size: 1,
             repeated_batch_size: None,
@@ -168,11 +169,12 @@ impl<'c> Session<'c> {
         self.processor = Some(processor);
     }
 
-    /// Makes the session's trees independent of other sequences in the batch. Otherwise adaptive
-    /// trees depend on the batch size: the output's distribution is the same, but not the output
-    /// for the same random decisions.
-    pub fn ignore_batch_size(&mut self) {
-        self.ignores_batch_size = true;
+    /// Makes the session's trees independent of other sequences in the batch and of the output's
+    /// limit. Otherwise adaptive trees depend on the batch size, and no tree is deeper than the
+    /// output may get: its distribution is the same, but not the output for the same random
+    /// decisions. With it, an output begins every one of a higher limit.
+    pub fn make_independent(&mut self) {
+        self.is_independent = true;
     }
 
     /// Sets how drafts are made and verified from the next step on. It has no effect on a session
@@ -248,12 +250,12 @@ impl<'c> Session<'c> {
     }
 
     /// Appends decided tokens and returns how many are emitted: up to the one that ends the
-    /// sequence. `remaining_context` is the number of tokens that the context can still hold after
+    /// sequence, and no more than its limit. `remaining_context` is the number of tokens that the context can still hold after
     /// all of them.
     pub(crate) fn emit(&mut self, decided: &[Emitted], remaining_context: usize) -> usize {
         let before = self.tokens.len();
         for emitted in decided {
-            if self.is_done() {
+            if self.is_done() || self.remaining_tokens() == 0 {
                 break;
             }
             self.emit_one(*emitted);

@@ -43,8 +43,8 @@ pub struct ModelOptions {
     /// Maximum number of tokens that are generated with these models; `None` if unknown. A default
     /// draft whose preparation takes longer than it saves in so many tokens is not chosen.
     pub expected_tokens: Option<usize>,
-    /// Whether a seed must decide the output: what was measured earlier has no influence on the
-    /// default draft.
+    /// Whether a seed must decide the output: neither what was measured earlier nor the expected
+    /// number of tokens has an influence on the default draft.
     pub is_seeded: bool,
     /// Tokens that the draft may propose: the first N, or a file that lists them.
     pub draft_vocabulary: Option<String>,

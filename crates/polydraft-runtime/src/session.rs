@@ -112,7 +112,13 @@ impl RunSession<'_> {
     ) -> Result<Generation> {
         let request = self.run.request(prompt, &options.limits, &mut self.rng)?;
         let request = request.reproducible(self.is_seeded);
+        let tree = self.run.settings.speculation.as_mut().map(|speculation| &mut speculation.tree);
+        let is_adaptive = tree.is_some_and(|tree| tree.auto_mut().is_some());
         let mut session = self.run.models.engine.open(request)?;
+        if !is_adaptive {
+            // The seed that is reported then gives this output again.
+            session.make_independent();
+        }
         if options.shared_randomness {
             session.share_randomness();
         }

@@ -299,7 +299,7 @@ class Engine:
         draft_sampling: Sampling | Sequence[Sampling] | None = None,
         max_tokens: int | None = 128,
         end_tokens: _Integers | None = None,
-        stop: list[str] | tuple[str, ...] = (),
+        stop: str | list[str] | tuple[str, ...] = (),
         seed: int | None = None,
     ) -> Session: ...
     def generate(
@@ -312,7 +312,7 @@ class Engine:
         draft_sampling: Sampling | Sequence[Sampling] | None = None,
         max_tokens: int | None = 128,
         end_tokens: _Integers | None = None,
-        stop: list[str] | tuple[str, ...] = (),
+        stop: str | list[str] | tuple[str, ...] = (),
         seed: int | None = None,
     ) -> Generation: ...
     def step(self, sessions: list[Session]) -> None: ...

@@ -25,7 +25,11 @@ def replay(
     the worker: sums equal those of a single machine to the last bit. `options` are passed to `ray.data.Dataset.map`, such as
     `concurrency` and `memory`.
     """
-    import ray
+    try:
+        import ray.data
+    except ImportError as missing:
+        message = f"polydraft.ray.replay needs Ray: pip install 'polydraft[ray]' ({missing})"
+        raise ImportError(message, name=missing.name) from missing
 
     trace = Trace(directory)
     files = [os.path.abspath(file) for file in trace.files]

@@ -59,8 +59,8 @@ fn expected_gain(is_self_draft: bool, bytes_per_weight: f64) -> f64 {
 
 impl Plan<'_> {
     /// Returns whether a quantised self-draft is expected to save more time than making it takes,
-    /// and more than n-grams: by estimated costs and, without a seed, by stored copies and by the
-    /// gains of earlier outputs.
+    /// and more than n-grams: by estimated costs and, without a seed, by the output's maximum
+    /// length, by stored copies and by the gains of earlier outputs.
     pub(super) fn self_draft_pays(&self, kind: Precision, bytes: Bytes) -> Result<bool> {
         let options = self.options;
         let (Some(opened), Some(shape)) = (&self.opened, self.target_shape()) else {
@@ -84,7 +84,7 @@ impl Plan<'_> {
         let is_stored = !options.is_seeded && file.is_some_and(|file| file.path().exists());
         let choice = Choice {
             gains,
-            tokens: options.expected_tokens,
+            tokens: options.expected_tokens.filter(|_| !options.is_seeded),
             pass_bytes: shape.weight_bytes,
             weights: opened.description.parameters,
             stored_bytes: is_stored.then_some(bytes.0),

@@ -123,7 +123,7 @@ impl Sequence {
                 .rng(random.clone());
             let mut session = engine.open(request)?;
             if params.seeded {
-                session.ignore_batch_size();
+                session.make_independent();
             }
             let mask = params.grammar.as_ref().map(Mask::new);
             if let Some(changes) = LogitChanges::new(params, mask.clone()) {

@@ -75,13 +75,14 @@ pub struct Learned {
     pub gain: f64,
 }
 
-/// Minimum number of plain steps of a sequence whose times are used: they measure the speed of the
-/// machine.
-pub(super) const MIN_PLAIN_STEPS: u64 = 4;
+/// Minimum number of steps of a kind in a sequence whose times are used: plain ones measure the
+/// speed of the machine.
+pub(super) const MIN_TIMED_STEPS: u64 = 4;
+
 impl MeasuredTimes {
     /// Measured seconds of plain steps relative to the costs; `None` with too few plain steps.
     pub fn slowdown(&self) -> Option<f64> {
-        (self.steps[0] >= MIN_PLAIN_STEPS).then(|| self.clock[0] / self.costs[0])
+        (self.steps[0] >= MIN_TIMED_STEPS).then(|| self.clock[0] / self.costs[0])
     }
 }
 

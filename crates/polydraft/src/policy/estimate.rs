@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::costs::MIN_TIMED_STEPS;
 use super::{Costs, MeasuredTimes, StepContext};
 
 /// Maximum number of samples of a sequence.
@@ -52,9 +53,11 @@ impl Choices {
     }
 
     /// Measured estimate of the seconds that plain decoding would have taken for the same tokens;
-    /// `None` if too few steps were plain.
+    /// `None` if too few steps with or without drafts were timed.
     pub fn measured_plain_seconds(&self) -> Option<f64> {
-        Some(self.clock.slowdown()? * self.plain_seconds)
+        let has_drafted = self.clock.steps[1] >= MIN_TIMED_STEPS;
+        let slowdown = self.clock.slowdown().filter(|_| has_drafted)?;
+        Some(slowdown * self.plain_seconds)
     }
 }
 

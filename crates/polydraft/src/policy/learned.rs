@@ -12,7 +12,7 @@
 //! are averages in the same way.
 //! Complexity: a sort of at most 1,024 numbers per sequence. Deviations: none.
 
-use super::costs::MIN_PLAIN_STEPS;
+use super::costs::MIN_TIMED_STEPS;
 use super::{Choices, Costs, Learned, Passes, StepSample};
 
 /// Weight of the initial costs, in steps or drafted tokens.
@@ -56,7 +56,7 @@ impl Costs {
             samples.iter().filter(|s| tokens(s.tokens)).map(|s| s.target).collect()
         };
         let plain = target(&|tokens| tokens <= 1);
-        if (plain.len() as u64) < MIN_PLAIN_STEPS {
+        if (plain.len() as u64) < MIN_TIMED_STEPS {
             return;
         }
         add(&mut self.learned.plain_steps, plain.len() as u64);
