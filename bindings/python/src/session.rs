@@ -264,6 +264,8 @@ fn describe<'py>(py: Python<'py>, statistics: &Statistics) -> PyResult<Bound<'py
     dict.set_item("accepted_by_position", statistics.accepted_by_position())?;
     dict.set_item("accepted_by_draft", statistics.accepted_by_draft())?;
     dict.set_item("fallbacks", statistics.fallbacks)?;
+    dict.set_item("invalid_drafts", statistics.invalid_drafts)?;
+    dict.set_item("draft_problem", &statistics.draft_problem)?;
     dict.set_item("tokens_per_second", statistics.tokens_per_second())?;
     let times = [
         ("prompt_seconds", statistics.prompt_time),

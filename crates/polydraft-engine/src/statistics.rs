@@ -5,8 +5,8 @@ use std::time::Duration;
 use polydraft::policy::Choices;
 use polydraft::{DraftTree, NodeId};
 
-use crate::Emitted;
 use crate::observer::{CommittedStep, StepObserver};
+use crate::{Emitted, Error, Result};
 
 /// Counts and times of one generation.
 ///
@@ -45,6 +45,11 @@ pub struct Statistics {
     pub complete_paths: usize,
     /// Number of nodes at which the verifier fell back to a weaker algorithm.
     pub fallbacks: u64,
+    /// Number of nodes at which the draft's logits defined no distribution; nothing was drawn
+    /// there.
+    pub invalid_drafts: usize,
+    /// Problem with the first of them.
+    pub draft_problem: Option<String>,
     /// Choices of an adaptive tree.
     pub choices: Option<Choices>,
     /// Prefill time of both models.
@@ -86,6 +91,19 @@ impl Statistics {
         let complete = self.complete_paths;
         let verified = (accepted + self.target_calls - complete) as f64;
         self.accepted_by_rank.iter().map(|&count| ratio(count as f64, verified)).collect()
+    }
+
+    /// Counts a node at which the draft's logits define no distribution.
+    ///
+    /// # Errors
+    /// The given one, if it is another.
+    pub(crate) fn note_invalid_draft(&mut self, problem: Error) -> Result<()> {
+        if !matches!(problem, Error::Logits { .. }) {
+            return Err(problem);
+        }
+        self.invalid_drafts += 1;
+        self.draft_problem.get_or_insert_with(|| problem.to_string());
+        Ok(())
     }
 
     /// Emitted tokens per second after the prefill; 0 before the first token.

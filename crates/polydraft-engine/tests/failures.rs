@@ -14,7 +14,7 @@ use polydraft::{
 use polydraft_engine::model::too_many_sequences;
 use polydraft_engine::{
     Detokenizer, Engine, Error, Limits, LogitsProcessor, Model, ModelDrafter, ModelInfo, Request,
-    Result, Sequence, Sequences, Session, Speculation, TableModel,
+    Result, Sequence, Sequences, Session, Speculation, Statistics, TableModel,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
@@ -404,23 +404,27 @@ fn panic_during_commit(is_certain: bool) {
 }
 
 #[test]
-fn nan_logits_name_the_model() {
+fn nan_logits_of_the_target_are_an_error_and_of_the_draft_are_noted() {
     let faulty = || Flaky::new(table(0.9, 0.3), Fault::Logits);
     let sound = || table(0.9, 0.3);
     let drafter =
         |model: Box<dyn Model>| ModelDrafter::new(model, &sound().info().vocabulary).unwrap();
-    let message = |mut engine: Engine| {
+    let output = |mut engine: Engine| {
         let seeded = ChaCha12Rng::seed_from_u64(1);
-        engine.generate(request(seeded, 5), &mut |_| true).unwrap_err().to_string()
+        engine.generate(request(seeded, 5), &mut |_| true)
     };
     let target = Engine::new(Box::new(faulty()), Some(Box::new(drafter(Box::new(sound())))));
     let draft = Engine::new(Box::new(sound()), Some(Box::new(drafter(Box::new(faulty())))));
     assert!(
-        message(target)
+        output(target)
+            .unwrap_err()
+            .to_string()
             .starts_with("the logits of the target table: distribution from logits: entry 0")
     );
-    assert!(
-        message(draft)
-            .starts_with("the logits of the draft table: distribution from logits: entry 0")
-    );
+    let generation = output(draft).unwrap();
+    let Statistics { invalid_drafts, draft_problem, nodes, .. } = generation.statistics;
+    // Nothing is drafted for the last token.
+    assert_eq!((generation.tokens.len(), invalid_drafts, nodes), (5, 4, 0));
+    let expected = "the logits of the draft table: distribution from logits: entry 0";
+    assert!(draft_problem.unwrap().starts_with(expected));
 }

@@ -345,6 +345,8 @@ class _Statistics(TypedDict):
     accepted_by_position: list[float]
     accepted_by_draft: list[float]
     fallbacks: int
+    invalid_drafts: int
+    draft_problem: str | None
     tokens_per_second: float
     prompt_seconds: float
     draft_seconds: float

@@ -10,7 +10,7 @@ use polydraft_runtime::{Description, ModelOptions, Run, RunSession};
 use polydraft_text::{Message, Rendering};
 
 use super::generate::printer::Printer;
-use super::generate::report::measured_speedup;
+use super::generate::report::{measured_speedup, note_draft_problem};
 use crate::args::{
     self, RunModelArgs, SamplingArgs, SpeculationArgs, TemplateArgs, TokenLimit, token_limit,
 };
@@ -188,6 +188,7 @@ impl Conversation {
             note("context full: /reset starts a new conversation");
         }
         let s = &generation.statistics;
+        note_draft_problem(s);
         note(format_args!(
             "[{} tokens, {:.0} tokens/s{}; prefill {:.0} ms{end}]",
             s.tokens,

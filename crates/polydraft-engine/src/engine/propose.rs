@@ -119,7 +119,8 @@ fn frontier(session: &Session, scored: &mut usize, depth: usize) -> Vec<NodeId> 
         .collect()
 }
 
-/// Draws below the nodes of one level.
+/// Draws below the nodes of one level. A node at which the draft's logits define no distribution
+/// remains a leaf, so a draft that fails costs speed only.
 fn grow(session: &mut Session, nodes: &[NodeId], drafter: &dyn Drafter, pool: &Pool) -> Result<()> {
     let (Some(speculation), Some(sequence)) = (&session.speculation, session.drafter) else {
         return Ok(());
@@ -140,7 +141,13 @@ fn grow(session: &mut Session, nodes: &[NodeId], drafter: &dyn Drafter, pool: &P
         let policy = speculation.policy.as_ref();
         // One distribution, or one for each draft whose path reached the node.
         if speculation.draft_samplings.is_empty() {
-            let probs = distribution(0, &speculation.sampling)?;
+            let probs = match distribution(0, &speculation.sampling) {
+                Ok(probs) => probs,
+                Err(problem) => {
+                    session.observers.statistics.note_invalid_draft(problem)?;
+                    continue;
+                }
+            };
             let Session { draft, rng, shared_randomness, tokens, .. } = session;
             let grown =
                 with_shared_randomness(rng.as_mut(), shared_randomness, tokens.len(), |rng| {
@@ -153,10 +160,18 @@ fn grow(session: &mut Session, nodes: &[NodeId], drafter: &dyn Drafter, pool: &P
             DraftTree::ROOT => (0..speculation.draft_samplings.len()).collect(),
             _ => session.draft.drafts(node),
         };
-        let mut each = Vec::new();
-        for number in drafts {
-            each.push((number, distribution(number, &speculation.draft_samplings[number])?));
-        }
+        let settings = &speculation.draft_samplings;
+        let each = drafts
+            .into_iter()
+            .map(|number| Ok((number, distribution(number, &settings[number])?)))
+            .collect::<Result<Vec<_>>>();
+        let each = match each {
+            Ok(each) => each,
+            Err(problem) => {
+                session.observers.statistics.note_invalid_draft(problem)?;
+                continue;
+            }
+        };
         let Session { draft, rng, shared_randomness, tokens, .. } = session;
         let grown = with_shared_randomness(rng.as_mut(), shared_randomness, tokens.len(), |rng| {
             draft.grow_distinct(node, each, policy, rng)

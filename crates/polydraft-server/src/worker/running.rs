@@ -363,6 +363,9 @@ impl RunningRequest {
 /// Adds the speculation of a sequence to the metrics and to the log entry of its request.
 fn count_speculation(job: &Job, statistics: &Statistics, telemetry: &Telemetry) {
     telemetry.add_speculation(statistics);
+    if let Some(problem) = &statistics.draft_problem {
+        log::warn!("nothing was drafted at {} nodes: {problem}", statistics.invalid_drafts);
+    }
     if let Some(log) = &job.log {
         log.add_speculation(statistics);
     }

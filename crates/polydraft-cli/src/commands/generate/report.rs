@@ -162,6 +162,7 @@ pub fn summary(generation: &Generation, seed: u64, show_drafts: bool, draft: Opt
             s.fallbacks
         ));
     }
+    note_draft_problem(s);
     let share = |time: std::time::Duration| 100.0 * time.as_secs_f64() / seconds.max(1e-9);
     detail(format_args!(
         "time: draft {:.0} %, target {:.0} %, verifier {:.0} %; prefill {:.1} ms",
@@ -170,6 +171,13 @@ pub fn summary(generation: &Generation, seed: u64, show_drafts: bool, draft: Opt
         share(s.verify_time),
         s.prompt_time.as_secs_f64() * 1e3
     ));
+}
+
+/// Names the problem of a draft whose logits defined no distribution.
+pub fn note_draft_problem(s: &Statistics) {
+    if let Some(problem) = &s.draft_problem {
+        note(format_args!("nothing was drafted at {} nodes: {problem}", s.invalid_drafts));
+    }
 }
 
 /// Returns the measured speed-up over plain decoding; `None` if too few steps with or without
