@@ -17,7 +17,9 @@ use polydraft_kernels::Activation;
 use polydraft_text::check_positive;
 
 pub(crate) use activation::activation;
-pub use attention::{Attention, LatentShape, QkNorm, QueryScaling};
+pub use attention::{
+    Attention, GateFunction, GateRows, LatentShape, OutputGate, QkNorm, QueryScaling,
+};
 pub use experts::{ExpertGroups, Experts, RouterScores, SharedExpert};
 pub(crate) use gguf::NAMES as GGUF_NAMES;
 pub use heads::HeadShape;

@@ -3,11 +3,16 @@
 //! A new family is a file here and an entry in [`FAMILIES`]. The decoder does not depend on the
 //! family.
 
+mod afmoe;
 mod arcee;
 mod cohere2;
 pub(crate) mod common;
+mod cwm;
 mod deepseek;
+mod ernie;
+mod exaone3;
 mod exaone4;
+mod gemma;
 mod gemma2;
 mod gemma3;
 mod gemma4;
@@ -18,9 +23,14 @@ mod gpt_oss;
 mod granite;
 mod granite_hybrid;
 mod granite_moe;
+mod granite_swa;
+mod hunyuan;
+mod internlm3;
 mod keys;
 mod lfm2;
 mod llama;
+mod mellum;
+mod minimax;
 mod ministral;
 mod mistral;
 mod mixtral;
@@ -35,8 +45,11 @@ mod qwen2;
 mod qwen3;
 mod qwen3_next;
 mod qwen_moe;
+mod sarvam;
 mod seed_oss;
 mod smollm3;
+mod solar_open;
+mod starcoder2;
 mod state_spaces;
 
 use std::path::Path;
@@ -92,6 +105,27 @@ pub(crate) const FAMILIES: &[Family] = &[
     qwen3_next::MOE,
     lfm2::FAMILY,
     lfm2::MOE,
+    lfm2::LFM3,
+    internlm3::FAMILY,
+    internlm3::IQUEST,
+    exaone3::FAMILY,
+    cwm::FAMILY,
+    gemma::FAMILY,
+    starcoder2::FAMILY,
+    hunyuan::FAMILY,
+    ernie::FAMILY,
+    ernie::MOE,
+    deepseek::GLM,
+    deepseek::MISTRAL4,
+    deepseek::YOUTU,
+    sarvam::FAMILY,
+    sarvam::LATENT,
+    solar_open::FAMILY,
+    granite_swa::FAMILY,
+    granite_swa::MOE,
+    mellum::FAMILY,
+    minimax::FAMILY,
+    afmoe::FAMILY,
 ];
 
 /// Supported architectures of text models, by their names in `config.json`.

@@ -13,6 +13,8 @@ pub(crate) struct Names {
     /// Projections of queries, keys and values, or one that is all three.
     pub query_key_value: &'static [&'static str],
     pub attention_output: &'static str,
+    /// Gate of the attention's output, if it has a matrix of its own.
+    pub attention_gate: &'static str,
     /// Norms of queries and of keys.
     pub qk_norms: [&'static str; 2],
     /// Attention sinks, one logit per head (full name).
@@ -183,6 +185,7 @@ pub(crate) const LLAMA_NAMES: Names = Names {
     layers: "model.layers",
     query_key_value: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
     attention_output: "self_attn.o_proj",
+    attention_gate: "self_attn.gate_proj",
     qk_norms: ["self_attn.q_norm", "self_attn.k_norm"],
     sinks: "self_attn.sinks",
     latent: LatentNames {

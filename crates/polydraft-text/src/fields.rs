@@ -21,6 +21,11 @@ impl<'a> Fields<'a> {
         value.as_object().map(Self).ok_or_else(|| "expected a JSON object".to_owned())
     }
 
+    /// Returns a copy of the object.
+    pub fn to_value(&self) -> Value {
+        Value::Object(self.0.clone())
+    }
+
     /// Returns whether the field is present, even if null: some defaults apply only to missing
     /// fields.
     pub fn contains(&self, field: &str) -> bool {

@@ -30,11 +30,58 @@ pub struct Attention {
     pub query_scaling: Option<QueryScaling>,
     /// Whether heads have learned attention sinks.
     pub sinks: bool,
-    /// Whether the output of each head is multiplied by the sigmoid of a gate. Rows of the gate's
-    /// projection follow those of each head's queries.
-    pub gated: bool,
+    /// Gate that the output of the heads is multiplied by.
+    pub gate: Option<OutputGate>,
+    /// Whether queries and keys are rotated before their norms instead of after them.
+    pub rotated_first: bool,
     /// Shape of multi-head latent attention, if the KV cache is compressed.
     pub latent: Option<LatentShape>,
+}
+
+/// Gate that the output of the heads is multiplied by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutputGate {
+    /// Rows of the projection to the gate.
+    pub rows: GateRows,
+    /// Function of the projected numbers.
+    pub function: GateFunction,
+}
+
+/// Rows of the projection to a gate of the attention's output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GateRows {
+    /// A row for each number of the output, after each head's queries in the same matrix.
+    AfterQueries,
+    /// A row for each number of the output, in a matrix of its own.
+    PerNumber,
+    /// A row for each head, in a matrix of its own.
+    PerHead,
+}
+
+/// Function from projected numbers to gates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GateFunction {
+    /// 1 / (1 + e^−x)
+    Sigmoid,
+    /// ln(1 + eˣ)
+    Softplus,
+}
+
+impl OutputGate {
+    /// Returns the rows of the gate's own matrix, for `heads` heads of width `head`; 0 if it has
+    /// none.
+    pub(crate) fn own_rows(self, heads: usize, head: usize) -> usize {
+        match self.rows {
+            GateRows::AfterQueries => 0,
+            GateRows::PerNumber => heads * head,
+            GateRows::PerHead => heads,
+        }
+    }
+
+    /// Returns the numbers of the output that one projected number is the gate of.
+    pub(crate) fn width(self, head: usize) -> usize {
+        if self.rows == GateRows::PerHead { head } else { 1 }
+    }
 }
 
 /// Norms of queries and keys.
@@ -102,7 +149,8 @@ impl Attention {
             unrotated: Vec::new(),
             query_scaling: None,
             sinks: false,
-            gated: false,
+            gate: None,
+            rotated_first: false,
             latent: None,
         }
     }

@@ -21,6 +21,7 @@ pub(crate) const NAMES: Names = Names {
     layers: "blk",
     query_key_value: &["attn_q", "attn_k", "attn_v"],
     attention_output: "attn_output",
+    attention_gate: "attn_gate",
     qk_norms: ["attn_q_norm", "attn_k_norm"],
     sinks: "attn_sinks.weight",
     latent: LatentNames {

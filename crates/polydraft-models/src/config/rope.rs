@@ -301,7 +301,7 @@ impl Scaling {
                 }
                 Ok((Self::Llama3 { factor: needed("factor")?, low, high, original }, 1.0))
             }
-            "yarn" => {
+            "yarn" | "deepseek_yarn" => {
                 let factor = fields.number("factor")?.unwrap_or(context as f64 / original);
                 let log =
                     |weight: f64| if factor > 1.0 { 0.1 * weight * factor.ln() + 1.0 } else { 1.0 };

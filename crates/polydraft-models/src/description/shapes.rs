@@ -53,7 +53,12 @@ fn matrices(config: &Config) -> impl Iterator<Item = (String, [usize; 2])> {
         if is_plain && blocks != LayerBlocks::FeedForward {
             let queries = config.heads * config.head_shape(layer).head_dim;
             let projections = config.qkv_matrices(layer).into_iter().enumerate();
-            let gates = if config.attention.gated { queries } else { 0 };
+            let gate = config.attention.gate;
+            let of_gate = gate.map(|gate| gate.own_rows(config.heads, queries / config.heads));
+            let gates = if of_gate == Some(0) { queries } else { 0 };
+            all.extend(
+                of_gate.filter(|rows| *rows > 0).map(|r| (names.attention_gate, [r, hidden])),
+            );
             all.extend(projections.map(|(index, (name, rows))| match index {
                 0 => (name, [rows + gates, hidden]),
                 _ => (name, [rows, hidden]),

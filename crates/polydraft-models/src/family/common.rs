@@ -3,8 +3,8 @@
 use polydraft_text::{Fields, end_tokens};
 
 use crate::config::{
-    Attention, Biases, Config, ExpertGroups, Experts, FeedForward, Feedback, NormKind, NormOrder,
-    Positions, Rope, RouterScores, SharedExpert, activation,
+    Attention, Biases, Config, ExpertGroups, Experts, FeedForward, Feedback, Lengths, NormKind,
+    NormOrder, Positions, QueryScaling, Rope, RouterScores, SharedExpert, activation,
 };
 use crate::names::LLAMA_NAMES;
 
@@ -141,14 +141,21 @@ pub(super) fn sigmoid_experts(
     defaults: [usize; 3],
 ) -> Result<Experts> {
     let intermediate = fields.size_or("moe_intermediate_size", defaults[2], 1 << 20)?;
-    let count = fields.size_or("n_routed_experts", defaults[0], 1 << 12)?;
+    // Sarvam's published files have the second name of either.
+    let either = |names: [&'static str; 2]| match fields.contains(names[0]) {
+        true => names[0],
+        false => names[1],
+    };
+    let count = either(["n_routed_experts", "num_experts"]);
+    let count = fields.size_or(count, defaults[0], 1 << 12)?;
     let used = fields.size_or("num_experts_per_tok", defaults[1], 1 << 12)?;
     let groups = ExpertGroups {
         count: fields.size_or("n_group", 1, 1 << 12)?,
         used: fields.size_or("topk_group", 1, 1 << 12)?,
         best_scores: 2,
     };
-    let shared = fields.get::<usize>("n_shared_experts")?.unwrap_or(1).min(1 << 8);
+    let shared = either(["n_shared_experts", "num_shared_experts"]);
+    let shared = fields.get::<usize>(shared)?.unwrap_or(1).min(1 << 8);
     let dense = fields.get::<usize>("first_k_dense_replace")?.unwrap_or(1);
     Ok(Experts {
         scores: RouterScores::Sigmoid,
@@ -202,6 +209,51 @@ pub(super) fn set_window(
     config.attention.window = window.filter(|_| windowed.contains(&true));
     config.attention.windowed = windowed;
     Ok(())
+}
+
+/// For each layer, whether `mlp_layer_types` lists it as `sparse`; `default` without a list.
+pub(super) fn sparse_layers(fields: &Fields, default: &[bool]) -> Result<Vec<bool>> {
+    const FIELD: &str = "mlp_layer_types";
+    let Some(types) = fields.get::<Vec<String>>(FIELD)? else { return Ok(default.to_vec()) };
+    let is_sparse = |listed: &String| match &listed[..] {
+        "dense" => Ok(false),
+        "sparse" => Ok(true),
+        other => Err(format!("{FIELD}: expected dense or sparse, got {other:?}")),
+    };
+    types.iter().map(is_sparse).collect()
+}
+
+/// Rotary embeddings of the layers with full attention, and of those with a window, from an object
+/// for each kind of layer in `rope_parameters`.
+pub(super) fn rotations_by_kind(fields: &Fields, context: usize, head: usize) -> Result<[Rope; 2]> {
+    const FIELD: &str = "rope_parameters";
+    let all = fields.object(FIELD)?;
+    let of_kind = |kind: &str| {
+        let Some(object) = all.as_ref().map(|all| all.object(kind)).transpose()?.flatten() else {
+            return Rope::partial(fields, context, head, 1.0);
+        };
+        let theta = object.number("rope_theta")?.unwrap_or(10_000.0);
+        if object.get::<String>("rope_type")?.as_deref() == Some("proportional") {
+            return Rope::proportional(&object, theta, head);
+        }
+        let part = object.number("partial_rotary_factor")?.unwrap_or(1.0);
+        let rotated = (head as f64 * part) as usize;
+        let rope = Rope::new(theta, Some((FIELD, object)), Lengths::new(context))?;
+        Ok(Rope { dimensions: Some(rotated).filter(|rotated| *rotated != head), ..rope })
+    };
+    Ok([of_kind("full_attention")?, of_kind("sliding_attention")?])
+}
+
+/// Reads the factor of queries that depends on their position, from the RoPE scaling.
+pub(super) fn query_scaling(fields: &Fields) -> Result<Option<QueryScaling>> {
+    let rope = match fields.object("rope_scaling")? {
+        Some(scaling) => Some(scaling),
+        None => fields.object("rope_parameters")?,
+    };
+    let Some(rope) = rope else { return Ok(None) };
+    let Some(beta) = rope.number("llama_4_scaling_beta")? else { return Ok(None) };
+    let original = rope.size("original_max_position_embeddings", 1 << 30)?;
+    Ok(Some(QueryScaling { beta, original }))
 }
 
 /// Reads `sliding_window`. A missing field is the default, null is no window.

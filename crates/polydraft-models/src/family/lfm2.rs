@@ -1,15 +1,22 @@
-//! LFM2 and LFM2-MoE: most layers are a short convolution over tokens between two gates, the others
-//! have attention.
+//! LFM2, LFM2-MoE and LFM3: most layers are a short convolution over tokens between two gates, the
+//! others have attention. LFM3 has norms around its blocks, a gate per head, and attention with a
+//! sliding window and a rotation of its own in every other such layer.
 //!
-//! Source: Liquid AI 2025.
+//! Source: Liquid AI 2025 and 2026.
 
 use polydraft_text::Fields;
 
-use super::common::{Family, Result, layers_of_kind, llama_like, plain_experts};
-use crate::config::{Config, Experts, Mixer, QkNorm, Recurrent, RouterScores};
+use super::common::{
+    Family, Result, layers_of_kind, llama_like, llama_with_rope, plain_experts, rotations_by_kind,
+};
+use crate::config::{
+    Config, Experts, GateFunction, GateRows, Mixer, NormOrder, OutputGate, QkNorm, Recurrent,
+    RouterScores,
+};
 use crate::names::{ExpertNames, LLAMA_NAMES, Names, RecurrentNames};
 
 pub(super) const FAMILY: Family = Family { architecture: "Lfm2ForCausalLM", read };
+pub(super) const LFM3: Family = Family { architecture: "Lfm3ForCausalLM", read: read_lfm3 };
 pub(super) const MOE: Family = Family { architecture: "Lfm2MoeForCausalLM", read: read_moe };
 
 const NAMES: Names = Names {
@@ -36,7 +43,15 @@ const NAMES: Names = Names {
     ..LLAMA_NAMES
 };
 
-/// Reads the fields that both share.
+const LFM3_NAMES: Names = Names {
+    attention_output: "self_attn.o_proj",
+    qk_norms: ["self_attn.q_norm", "self_attn.k_norm"],
+    attention_norms: ["operator_norm", "post_operator_norm"],
+    mlp_norms: ["ffn_norm", "post_ffn_norm"],
+    ..NAMES
+};
+
+/// Reads the fields that LFM2 and LFM2-MoE share.
 fn read_common(family: &Family, fields: &Fields) -> Result<Config> {
     let mut config = llama_like(family, fields)?;
     config.norm_epsilon = fields.number("norm_eps")?.unwrap_or(1e-5);
@@ -72,6 +87,59 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
         config.intermediate = inner.min(1 << 22).next_multiple_of(multiple);
     }
     Ok(config)
+}
+
+fn read_lfm3(family: &Family, fields: &Fields) -> Result<Config> {
+    let context = fields.size("max_position_embeddings", 1 << 30)?;
+    let head = fields.size_or("head_dim", 128, 1 << 12)?;
+    let [full, windowed] = rotations_by_kind(fields, context, head)?;
+    let mut config = llama_with_rope(family, fields, full)?;
+    config.head_dim = head;
+    config.attention.scale = (head as f64).powf(-0.5);
+    config.attention.qk_norm = QkNorm::PerHead;
+    config.norm_epsilon = fields.number("norm_eps")?.unwrap_or(1e-5);
+    config.tied = fields.flag("tie_word_embeddings", true)?;
+    let bias = fields.flag("attention_bias", false)?;
+    (config.biases.query_key_value, config.biases.output) = (bias, bias);
+    if fields.flag("use_sandwich_norm", true)? {
+        config.norm_order = NormOrder::Sandwich;
+    }
+    if fields.flag("use_attention_gate", true)? {
+        config.attention.gate =
+            Some(OutputGate { rows: GateRows::PerHead, function: GateFunction::Sigmoid });
+    }
+    let kinds = match fields.get::<Vec<String>>("layer_types")? {
+        Some(listed) => listed,
+        None => (0..config.layers).map(|layer| default_kind(layer).to_owned()).collect(),
+    };
+    let known = ["conv", "sliding_attention", "full_attention"];
+    if let Some(other) = kinds.iter().find(|kind| !known.contains(&&kind[..])) {
+        return Err(format!("layer_types: expected one of {}, got {other:?}", known.join(", ")));
+    }
+    let are = |name: &str| kinds.iter().map(|kind| kind == name).collect::<Vec<_>>();
+    let window = match fields.contains("sliding_window") {
+        true => fields.get::<usize>("sliding_window")?,
+        false => Some(256),
+    };
+    config.attention.windowed = are("sliding_attention");
+    config.attention.window = window.filter(|_| config.attention.windowed.contains(&true));
+    config.attention.window_rope = config.attention.window.map(|_| windowed);
+    config.recurrent = Some(Recurrent {
+        mixer: Mixer::Convolution { biased: fields.flag("conv_bias", false)? },
+        kernel: fields.size_or("conv_L_cache", 7, 1 << 8)?,
+        layers: are("conv"),
+    });
+    config.names = &LFM3_NAMES;
+    Ok(config)
+}
+
+/// Kind of a layer in models that do not list them.
+fn default_kind(layer: usize) -> &'static str {
+    match layer % 4 {
+        2 => "full_attention",
+        0 if layer > 0 => "sliding_attention",
+        _ => "conv",
+    }
 }
 
 fn read_moe(family: &Family, fields: &Fields) -> Result<Config> {

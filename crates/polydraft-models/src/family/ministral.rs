@@ -5,8 +5,8 @@
 
 use polydraft_text::Fields;
 
-use super::common::{Family, Result, llama_like, set_window, sliding_window};
-use crate::config::{Config, QueryScaling};
+use super::common::{Family, Result, llama_like, query_scaling, set_window, sliding_window};
+use crate::config::Config;
 
 pub(super) const FAMILY: Family = Family { architecture: "MinistralForCausalLM", read };
 pub(super) const MINISTRAL3: Family =
@@ -23,15 +23,6 @@ fn read_ministral3(family: &Family, fields: &Fields) -> Result<Config> {
     let mut config = llama_like(family, fields)?;
     let window = fields.get::<usize>("sliding_window")?;
     set_window(&mut config, fields, window, |_| true)?;
-    let rope = match fields.object("rope_scaling")? {
-        Some(scaling) => Some(scaling),
-        None => fields.object("rope_parameters")?,
-    };
-    if let Some(rope) = rope
-        && let Some(beta) = rope.number("llama_4_scaling_beta")?
-    {
-        let original = rope.size("original_max_position_embeddings", 1 << 30)?;
-        config.attention.query_scaling = Some(QueryScaling { beta, original });
-    }
+    config.attention.query_scaling = query_scaling(fields)?;
     Ok(config)
 }

@@ -10,7 +10,7 @@ use crate::names::{ExpertNames, LLAMA_NAMES, Names};
 
 pub(super) const FAMILY: Family = Family { architecture: "MixtralForCausalLM", read };
 
-const NAMES: Names = Names {
+pub(super) const NAMES: Names = Names {
     experts: ExpertNames {
         router: "block_sparse_moe.gate",
         mlp_in: &["block_sparse_moe.experts.#.w1", "block_sparse_moe.experts.#.w3"],

@@ -10,7 +10,8 @@ use polydraft_text::Fields;
 use super::common::{Family, Result, layers_of_kind, llama_with_rope, plain_experts};
 use super::qwen_moe;
 use crate::config::{
-    Biases, Config, Experts, Feedback, Mixer, NormKind, QkNorm, Recurrent, Rope, SharedExpert,
+    Biases, Config, Experts, Feedback, GateFunction, GateRows, Mixer, NormKind, OutputGate, QkNorm,
+    Recurrent, Rope, SharedExpert,
 };
 use crate::names::{Names, RecurrentNames};
 
@@ -38,7 +39,8 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
     config.head_dim = head;
     config.attention.scale = (head as f64).powf(-0.5);
     config.attention.qk_norm = QkNorm::PerHead;
-    config.attention.gated = true;
+    config.attention.gate =
+        Some(OutputGate { rows: GateRows::AfterQueries, function: GateFunction::Sigmoid });
     config.norm = NormKind::RmsPlusOne;
     let bias = fields.flag("attention_bias", false)?;
     config.biases = Biases { query_key_value: bias, output: bias, feed_forward: false };

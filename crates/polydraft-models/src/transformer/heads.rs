@@ -12,7 +12,7 @@ use super::experts::sigmoid;
 use super::pass::SequenceTokens;
 use super::rotations::{Angles, Rotations};
 use crate::cache::CacheIndex;
-use crate::config::{Config, HeadShape};
+use crate::config::{Config, GateFunction, HeadShape, OutputGate};
 use crate::error::Result;
 use crate::linear::Linear;
 
@@ -33,8 +33,8 @@ pub(crate) struct Heads {
     pub rotated: bool,
     /// Attention sinks: a logit per head.
     pub sinks: Option<Vec<f32>>,
-    /// Whether the output is multiplied by sigmoid gates.
-    pub gated: bool,
+    /// Gate that the output is multiplied by.
+    pub gate: Option<OutputGate>,
 }
 
 impl Heads {
@@ -84,11 +84,15 @@ impl Heads {
             sinks: self.sinks.as_deref(),
         };
         let mut found = attend(sequences, mixed.numbers(), rules);
-        if self.gated {
-            let gates = mixed.numbers().chunks_exact(mixed.width());
-            for (row, gates) in found.chunks_exact_mut(heads * head).zip(gates) {
-                let gates = &gates[gates.len() - row.len()..];
-                row.iter_mut().zip(gates).for_each(|(x, gate)| *x *= sigmoid(*gate));
+        if let Some(gate) = self.gate {
+            let (function, width) = (gate_function(gate.function), gate.width(head));
+            let projected = mixed.numbers().chunks_exact(mixed.width());
+            for (row, projected) in found.chunks_exact_mut(heads * head).zip(projected) {
+                let gates = &projected[projected.len() - row.len() / width..];
+                for (numbers, gate) in row.chunks_exact_mut(width).zip(gates) {
+                    let factor = function(*gate);
+                    numbers.iter_mut().for_each(|x| *x *= factor);
+                }
             }
         }
         self.output.forward(&Rows::new(found, heads * head))
@@ -151,10 +155,21 @@ impl Heads {
         let rows = rows.chunks_exact_mut((rows.len() / masks.len().max(1)).max(1)).zip(row..);
         for ((slot, mask), (numbers, row)) in (slot..).zip(masks).zip(rows) {
             let (queries, rest) = numbers.split_at_mut(heads * head);
-            apply(of_queries, queries)?;
-            if let Some(angles) = angles {
-                angles.rotate(row, queries, head);
-            }
+            let prepare = |numbers: &mut [f32], norm: &Option<Norm>| {
+                let rotate = |numbers: &mut [f32]| {
+                    if let Some(angles) = angles {
+                        angles.rotate(row, numbers, head);
+                    }
+                };
+                if attention.rotated_first {
+                    rotate(numbers);
+                    return apply(norm, numbers);
+                }
+                apply(norm, numbers)?;
+                rotate(numbers);
+                Ok(())
+            };
+            prepare(queries, of_queries)?;
             let scale = match attention.query_scaling {
                 None => attention.scale as f32,
                 Some(growth) => attention.scale as f32 * growth.factor_at(mask.position()),
@@ -172,11 +187,8 @@ impl Heads {
                     &mut value_copy[..]
                 }
             };
-            apply(of_keys, keys)?;
             apply(of_values, values)?;
-            if let Some(angles) = angles {
-                angles.rotate(row, keys, head);
-            }
+            prepare(keys, of_keys)?;
             page.write(layer, slot, keys, values);
         }
         Ok(())
@@ -197,6 +209,14 @@ struct Entries<'a> {
     rows: &'a mut [f32],
     /// Row of the first token in the pass.
     row: usize,
+}
+
+/// Function from projected numbers to gates.
+fn gate_function(function: GateFunction) -> fn(f32) -> f32 {
+    match function {
+        GateFunction::Sigmoid => sigmoid,
+        GateFunction::Softplus => |x| x.max(0.0) + (-x.abs()).exp().ln_1p(),
+    }
 }
 
 fn apply(norm: &Option<Norm>, numbers: &mut [f32]) -> Result<()> {

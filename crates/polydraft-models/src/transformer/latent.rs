@@ -68,10 +68,15 @@ impl Latent {
                 absorbed[(row * heads + number) * width..][..rank].copy_from_slice(q);
             }
         }
-        let scale = config.attention.scale as f32;
+        let factor = |position| match config.attention.query_scaling {
+            None => config.attention.scale as f32,
+            Some(growth) => config.attention.scale as f32 * growth.factor_at(position),
+        };
+        let positions = batch.iter().flat_map(|sequence| &sequence.masks);
+        let factors: Vec<f32> = positions.map(|mask| factor(mask.position())).collect();
         let rows = absorbed.chunks_exact_mut(heads * width);
         let numbers = queries.numbers_mut().chunks_exact_mut(heads * head);
-        for (row, (out, queries)) in rows.zip(numbers).enumerate() {
+        for (row, ((out, queries), scale)) in rows.zip(numbers).zip(factors).enumerate() {
             for (out, query) in out.chunks_exact_mut(width).zip(queries.chunks_exact_mut(head)) {
                 if let Some(angles) = rotations.angles(false) {
                     angles.rotate(row, &mut query[plain..], rotated);

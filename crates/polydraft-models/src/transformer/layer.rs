@@ -299,7 +299,7 @@ impl Attention {
                 windowed: heads.windowed,
                 rotated: heads.rotated,
                 sinks: heads.sinks.clone(),
-                gated: heads.gated,
+                gate: heads.gate,
             })),
             Self::Delta(mixer) => {
                 let input = (mapper.linear)(MIXER_INPUT, &mixer.input)?;

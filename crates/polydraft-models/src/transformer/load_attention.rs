@@ -55,9 +55,12 @@ impl Loader<'_> {
             false => None,
             true => Some(self.weights.vector(&name(names.sinks), heads)?),
         };
-        let query_key_value = match attention.gated {
-            false => self.linear(&parts, columns, biases.query_key_value)?,
-            true => self.gated(number, columns)?,
+        let query_key_value = match attention.gate {
+            None => self.linear(&parts, columns, biases.query_key_value)?,
+            Some(gate) => match gate.own_rows(heads, head) {
+                0 => self.gated(number, columns)?,
+                rows => self.beside_gate(&parts, (name(names.attention_gate), rows), columns)?,
+            },
         };
         Ok(Heads {
             shape,
@@ -72,8 +75,33 @@ impl Loader<'_> {
             windowed: self.config.is_windowed(number),
             rotated: attention.unrotated.get(number) != Some(&true),
             sinks,
-            gated: attention.gated,
+            gate: attention.gate,
         })
+    }
+
+    /// Loads queries, keys and values, and a gate, which has no bias.
+    fn beside_gate(
+        &mut self,
+        parts: &[(String, usize)],
+        (gate, rows): (String, usize),
+        columns: usize,
+    ) -> Result<Linear> {
+        let mut all: Vec<TensorRows> =
+            parts.iter().map(|(name, rows)| all_rows(name, *rows)).collect();
+        all.push(all_rows(&gate, rows));
+        let matrix = self.stacked(&all, columns)?;
+        let bias = match self.config.biases.query_key_value {
+            false => None,
+            true => {
+                let mut bias = Vec::new();
+                for (name, rows) in parts {
+                    bias.append(&mut self.weights.vector(&format!("{name}.bias"), *rows)?);
+                }
+                bias.resize(bias.len() + rows, 0.0);
+                Some(single_row(bias))
+            }
+        };
+        Ok(Linear { matrix, bias, inputs: None })
     }
 
     /// Loads queries, keys, values and gates, where queries and gates are one tensor.

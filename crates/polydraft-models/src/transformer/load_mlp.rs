@@ -85,7 +85,10 @@ impl Loader<'_> {
             false => None,
             true => {
                 let name = self.name(number, names.correction);
-                Some(self.weights.vector(&name, shape.count)?)
+                // ERNIE's has a row for each group of experts, of which there is one.
+                let is_row = self.weights.shape(&name) == Some(vec![1, shape.count]);
+                let dims = if is_row { vec![1, shape.count] } else { vec![shape.count] };
+                Some(self.weights.numbers(&name, &dims)?)
             }
         };
         let scales = match shape.scaled {
