@@ -6,6 +6,7 @@ mod channels;
 mod form;
 mod literals;
 mod numbers;
+mod objects;
 mod parameters;
 mod pattern;
 mod reasoning;
@@ -158,9 +159,10 @@ impl OutputParser {
     /// Ends the output; `is_cut` is whether a limit did. Returns the remaining parts.
     pub fn finish(&mut self, is_cut: bool) -> Vec<OutputPart> {
         if let Some(channels) = &mut self.channels {
-            return channels.finish();
+            return channels.finish(is_cut);
         }
-        let rest = self.reasoning.as_mut().map(Reasoning::finish).unwrap_or_default();
+        let rest = self.reasoning.as_mut().map(|reasoning| reasoning.finish(is_cut));
+        let rest = rest.unwrap_or_default();
         let mut parts = self.split_parts(rest);
         parts.extend(self.calls.as_mut().into_iter().flat_map(|calls| calls.finish(is_cut)));
         parts

@@ -64,9 +64,14 @@ impl Channels {
         parts
     }
 
-    /// Ends the output. Returns the remaining parts.
-    pub fn finish(&mut self) -> Vec<OutputPart> {
-        let rest = std::mem::take(&mut self.pending);
+    /// Ends the output; `is_cut` is whether a limit did, so that a mark may be incomplete. Returns
+    /// the remaining parts.
+    pub fn finish(&mut self, is_cut: bool) -> Vec<OutputPart> {
+        let mut rest = std::mem::take(&mut self.pending);
+        if is_cut && self.state != State::Header {
+            let mark = ENDS.iter().map(|mark| partial_mark_len(&rest, mark)).max();
+            rest.truncate(rest.len() - mark.unwrap_or(0));
+        }
         let mut parts = Vec::new();
         match self.state {
             // A header that was cut.
@@ -152,7 +157,7 @@ mod tests {
         let mut channels = Channels::new(vec!["f".to_owned()]);
         let mut parts: Vec<OutputPart> =
             chunks.iter().flat_map(|chunk| channels.push(chunk)).collect();
-        parts.extend(channels.finish());
+        parts.extend(channels.finish(false));
         let (mut thoughts, mut text, mut calls) = (String::new(), String::new(), Vec::new());
         for part in parts {
             match part {

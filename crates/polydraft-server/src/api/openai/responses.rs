@@ -318,11 +318,16 @@ fn append_items(
                 let content = content.ok_or_else(|| missing("content"))?;
                 let text =
                     content.text(&["input_text", "output_text", "text"], &param("content"))?;
-                messages.push(message_with_role(
-                    &role.ok_or_else(|| missing("role"))?,
-                    text,
-                    &param("role"),
-                )?);
+                let role = role.ok_or_else(|| missing("role"))?;
+                let message = message_with_role(&role, text, &param("role"))?;
+                let is_answer = |last: &&mut Message| {
+                    message.role == "assistant" && !last.tool_calls.is_empty()
+                };
+                match messages.last_mut().filter(is_answer) {
+                    // Text after a call, of the same answer.
+                    Some(last) => last.content.push_str(&message.content),
+                    None => messages.push(message),
+                }
             }
             // Current chat templates omit earlier reasoning.
             "reasoning" => {}

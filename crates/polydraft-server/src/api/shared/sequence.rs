@@ -100,6 +100,8 @@ pub struct SequenceOutput {
     pub parser: Option<OutputParser>,
     /// Kinds of output, in order.
     pub runs: Vec<Run>,
+    /// Number of tokens at the end of each run.
+    pub run_ends: Vec<usize>,
 }
 
 impl SequenceOutput {
@@ -159,6 +161,9 @@ impl SequenceOutput {
                 // Arguments follow a call.
                 (OutputPart::Arguments(_), None) => {}
             }
+            // The last run has grown.
+            self.run_ends.truncate(self.runs.len().saturating_sub(1));
+            self.run_ends.resize(self.runs.len(), self.tokens);
         }
     }
 

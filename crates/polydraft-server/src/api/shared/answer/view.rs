@@ -82,6 +82,11 @@ impl Answer {
         self.sequences.first().map_or(&[], |generated| &generated.runs)
     }
 
+    /// Number of tokens at the end of each run of the first sequence.
+    pub fn run_ends(&self) -> &[usize] {
+        self.sequences.first().map_or(&[], |generated| &generated.run_ends)
+    }
+
     /// Sets whether to report progress and timings.
     pub fn set_timing_options(&mut self, options: TimingOptions) {
         self.timing_options = options;
