@@ -25,12 +25,14 @@ mod gbnf;
 mod literal;
 mod marks;
 mod mask;
+mod names;
 mod nested;
 mod parameters;
 mod parts;
 mod patterns;
 mod references;
 mod schema;
+mod shapes;
 mod standard;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

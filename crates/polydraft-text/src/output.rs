@@ -47,6 +47,8 @@ pub struct OutputForm {
     pub has_channels: bool,
     /// Whether the template describes tools to the model.
     pub lists_tools: bool,
+    /// Variables that the template reads.
+    pub variables: Vec<String>,
     /// Error of a template that fails with tools.
     pub tools_problem: Option<String>,
     /// Whether the template takes arguments of past calls as text only.
@@ -129,15 +131,6 @@ impl OutputParser {
     pub fn is_in_reasoning(&self) -> bool {
         self.reasoning.as_ref().is_some_and(Reasoning::is_inside)
             || self.channels.as_ref().is_some_and(Channels::is_inside)
-    }
-
-    /// End of the reasoning in a text of the output, with the mark after it.
-    pub fn reasoning_end(&self, text: &str) -> Option<usize> {
-        let closing = match &self.reasoning {
-            Some(reasoning) => reasoning.closing(),
-            None => channels::END,
-        };
-        Some(text.find(closing)? + closing.len())
     }
 
     /// Adds more output. Returns the decided parts.

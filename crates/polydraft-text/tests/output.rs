@@ -116,7 +116,8 @@ fn reads_objects_in_marks() {
     assert_eq!(parse_any(&form, cut, true), owned("", &[("add", "{\"n\": ")]));
     let next = format!("{compact}\n<tool_call>\n{{\"name\": \"ad");
     assert_eq!(parse_any(&form, &next, true), owned("", &[("add", "{\"n\":1}")]));
-    for first in ["<", "<tool", "<tool_call>", "<tool_call>\n{\"name\": \"ad", "\n<tool_call>{\"a"] {
+    for first in ["<", "<tool", "<tool_call>", "<tool_call>\n{\"name\": \"ad", "\n<tool_call>{\"a"]
+    {
         assert_eq!(parse_any(&form, first, true), owned("", &[]), "{first}");
         let text = format!("Let me see.\n{first}");
         assert_eq!(parse_any(&form, &text, true), owned("Let me see.", &[]), "{first}");

@@ -309,11 +309,13 @@ impl Calls {
                 self.next.iter().chain([&self.first]).chain(inner).any(is_unclear)
             }
             // Any object may become a call, but few do.
-            State::Start => match matches(&self.first, text, &self.names, Slots::default(), false) {
-                Match::Partial => true,
-                Match::Yes(_, end) => text[end..].trim().is_empty(),
-                Match::No => false,
-            },
+            State::Start => {
+                match matches(&self.first, text, &self.names, Slots::default(), false) {
+                    Match::Partial => true,
+                    Match::Yes(_, end) => text[end..].trim().is_empty(),
+                    Match::No => false,
+                }
+            }
             State::Text => {
                 let mut marks = self.marks().filter(|(mark, _)| mark.starts_with(text));
                 if let Some((mark, _)) = marks.next() {

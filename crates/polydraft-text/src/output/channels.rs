@@ -10,12 +10,10 @@
 use super::OutputPart;
 use super::pattern::partial_mark_len;
 
-/// Mark at the end of a message that another one follows.
-pub(crate) const END: &str = "<|end|>";
 /// Mark at the end of the output.
 pub(crate) const RETURN: &str = "<|return|>";
 /// Marks that end a message.
-const ENDS: [&str; 4] = [END, RETURN, "<|call|>", "<|start|>"];
+const ENDS: [&str; 4] = ["<|end|>", RETURN, "<|call|>", "<|start|>"];
 /// Marks of a header.
 const CHANNEL: &str = "<|channel|>";
 const MESSAGE: &str = "<|message|>";
@@ -51,9 +49,9 @@ impl Channels {
         Self { names, state, pending, has_reasoning: false, has_text: false }
     }
 
-    /// Whether the output is in the reasoning, or before its first message.
+    /// Whether the output is in the reasoning.
     pub fn is_inside(&self) -> bool {
-        self.state == State::Reasoning || (self.state == State::Header && !self.has_text)
+        self.state == State::Reasoning
     }
 
     /// Adds more output. Returns the decided parts.

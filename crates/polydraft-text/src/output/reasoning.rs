@@ -120,11 +120,6 @@ impl Reasoning {
         Self { form, state, pending: String::new() }
     }
 
-    /// Mark after the reasoning.
-    pub(crate) fn closing(&self) -> &str {
-        &self.form.closing
-    }
-
     /// Whether the output is in the reasoning.
     pub fn is_inside(&self) -> bool {
         matches!(self.state, State::Inside { .. })

@@ -155,7 +155,7 @@ pub fn read_output(
     }
     params.thinking =
         limits.budget.and_then(|max| ThinkingBudget::new(max, marks, prompt, tokenizer));
-    OutputReader { form: output, splits_reasoning, prompt, tools }
+    OutputReader { form: output, splits_reasoning, prompt, tools, omits_reasoning: false }
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ pub struct Detail {
     pub code: Option<&'static str>,
 }
 
-/// Message of a [`Problem`], attached to its response for the log.
+/// Message of a [`Problem`] with its place in the request, attached to its response for the log.
 #[derive(Debug, Clone)]
 pub struct Reason(pub String);
 
@@ -114,13 +114,18 @@ impl Problem {
             status if status.is_server_error() => "api_error",
             _ => "invalid_request_error",
         };
-        let message = match &self.error.param {
+        let message = self.located_message();
+        json!({ "type": "error", "error": { "type": kind, "message": message } })
+    }
+
+    /// Message with the parameter, where it does not name it.
+    pub fn located_message(&self) -> String {
+        match &self.error.param {
             Some(param) if !self.error.message.contains(param.as_str()) => {
                 format!("{param}: {}", self.error.message)
             }
             _ => self.error.message.clone(),
-        };
-        json!({ "type": "error", "error": { "type": kind, "message": message } })
+        }
     }
 
     /// Body in Ollama's form.
@@ -145,7 +150,7 @@ impl Problem {
             Dialect::Anthropic => self.for_anthropic(),
             Dialect::Ollama => self.for_ollama(),
         };
-        let reason = Extension(Reason(self.error.message));
+        let reason = Extension(Reason(self.located_message()));
         (self.status, headers, reason, Json(body)).into_response()
     }
 }

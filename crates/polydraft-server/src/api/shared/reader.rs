@@ -15,6 +15,8 @@ pub struct OutputReader {
     pub prompt: PromptEnd,
     /// Tools whose calls are recognised.
     pub tools: Arc<Vec<Tool>>,
+    /// Whether the reasoning is left out of the answer.
+    pub omits_reasoning: bool,
 }
 
 impl OutputReader {

@@ -74,7 +74,10 @@ impl Answer {
 
     /// Parses reasoning and tool calls in each sequence from now on.
     pub fn parse_output(&mut self, reader: &OutputReader) {
-        self.sequences.iter_mut().for_each(|generated| generated.parser = Some(reader.parser()));
+        for generated in &mut self.sequences {
+            generated.parser = Some(reader.parser());
+            generated.omits_reasoning = reader.omits_reasoning;
+        }
     }
 
     /// Kinds of output of the first sequence, in order.
