@@ -207,7 +207,7 @@ mod tests {
 
     use super::*;
 
-    /// Every word of the output is a token.
+    /// A word is a token; an underscore is a space.
     #[test]
     fn counts_the_tokens_of_the_reasoning_without_headers_and_calls() {
         let file =
@@ -218,16 +218,16 @@ mod tests {
         let channels = OutputForm { has_channels: true, ..OutputForm::default() };
         let mut marks = OutputForm::default();
         (marks.reasoning.opening, marks.reasoning.closing) = ("<think>".into(), "</think>".into());
-        let call = "<|channel|> commentary to=functions.f <|message|> {} <|call|>";
+        let call = "<|channel|> commentary_to=functions.f <|message|> {} <|call|>";
         for (form, output, expected) in [
-            (&channels, "<|channel|> analysis <|message|> a b <|end|>", 2),
+            (&channels, "<|channel|> analysis <|message|> a_ b <|end|>", 2),
             (&channels, call, 0),
-            (&channels, "<|channel|> final <|message|> a b <|end|>", 0),
-            (&marks, "<think> a b a </think> b", 3),
-            (&marks, "a b", 0),
+            (&channels, "<|channel|> final <|message|> a_ b <|end|>", 0),
+            (&marks, "<think> a_ b_ a </think> b", 3),
+            (&marks, "a_ b", 0),
         ] {
             for size in [1, 2, 3, 20] {
-                let words: Vec<&str> = output.split_inclusive(' ').collect();
+                let words: Vec<String> = output.split(' ').map(|w| w.replace('_', " ")).collect();
                 let mut sequence = SequenceOutput {
                     parser: Some(OutputParser::new(form, true, PromptEnd::Before, tools.clone())),
                     ..SequenceOutput::default()
