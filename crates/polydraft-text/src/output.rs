@@ -127,6 +127,11 @@ impl OutputParser {
         }
     }
 
+    /// Takes no calls without their outermost tags, which a grammar would not hold.
+    pub fn require_outer_tags(&mut self) {
+        self.calls.iter_mut().for_each(Calls::require_outer_tags);
+    }
+
     /// Whether the output is inside the reasoning.
     pub fn is_in_reasoning(&self) -> bool {
         self.reasoning.as_ref().is_some_and(Reasoning::is_inside)

@@ -345,6 +345,10 @@ fn reads_calls_without_their_outer_tag() {
     ] {
         assert_eq!(parse_any(&form, &output, false), owned(text, &calls), "{output}");
     }
+    let mut complete = OutputParser::new(&form, true, PromptEnd::Before, tools());
+    complete.require_outer_tags();
+    let parts = [complete.push(bare), complete.finish(false)].concat();
+    assert!(parts.iter().all(|part| matches!(part, OutputPart::Text(_))), "{parts:?}");
     for length in 1..bare.find("add").unwrap() + 5 {
         let (text, calls) = parse_any(&form, &bare[..length], true);
         assert!(text.is_empty(), "{length}: {text:?}, {calls:?}");

@@ -18,8 +18,9 @@ use super::schema::listed_values;
 pub(super) struct Others {
     /// Regular expressions that a name matches, as a conjunction after others.
     pub(super) conditions: String,
-    /// Schema of their values.
+    /// Schema of their values, and its path.
     pub(super) schema: Value,
+    pub(super) path: String,
 }
 
 /// Lists the names that a schema requires or allows as properties. Returns the kinds of members
@@ -100,12 +101,13 @@ pub(super) fn expand_names(schema: &mut Value, root: &Value) -> Result<Vec<Other
         let no_other = by_pattern.keys().filter(|other| *other != pattern);
         let no_other: String = no_other.map(|other| format!(" & ~{}", matching(other))).collect();
         let conditions = format!(" & {}{no_other}", matching(pattern));
-        others.push(Others { conditions, schema: schema.clone() });
+        let path = format!("patternProperties/{pattern}");
+        others.push(Others { conditions, schema: schema.clone(), path });
     }
     if let Some(schema) = rest.filter(|_| is_open && !listed_only) {
         let none = by_pattern.keys().map(|pattern| format!(" & ~{}", matching(pattern)));
         conditions.extend(none);
-        others.push(Others { conditions, schema });
+        others.push(Others { conditions, schema, path: "additionalProperties".to_owned() });
     }
     Ok(others)
 }

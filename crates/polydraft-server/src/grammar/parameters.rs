@@ -191,7 +191,7 @@ impl Rules<'_> {
             false => format!(" & ~/({})/", listed.join("|")),
         };
         let mut members = Vec::new();
-        for Others { conditions, schema } in others {
+        for Others { conditions, schema, path } in others {
             let key = format!("{}_KEY_{}", self.parameters.prefix.to_uppercase(), self.count);
             let names = match level {
                 Level::Nested => self.nested_names(),
@@ -203,7 +203,7 @@ impl Rules<'_> {
                 Level::Parameters => key,
             };
             let member = self.member(&key, &schema, level);
-            members.push(member.map_err(|problem| within("additionalProperties", &problem))?);
+            members.push(member.map_err(|problem| within(&path, &problem))?);
         }
         match members.len() {
             0 => Ok(None),

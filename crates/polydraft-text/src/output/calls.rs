@@ -123,6 +123,11 @@ impl Calls {
         }
     }
 
+    /// Takes no calls without their outermost tags.
+    pub(crate) fn require_outer_tags(&mut self) {
+        self.inner = None;
+    }
+
     /// Adds more of the answer. Returns the decided parts.
     pub fn push(&mut self, text: &str) -> Vec<OutputPart> {
         let mut text = std::mem::take(&mut self.partial) + text;

@@ -100,8 +100,10 @@ impl LeftOut {
         match known {
             Some((_, fields)) => {
                 let rest = block.as_object().into_iter().flatten();
-                let rest =
-                    rest.filter(|(name, _)| *name != "type" && !fields.contains(&name.as_str()));
+                let rest = rest.filter(|(name, value)| {
+                    let is_off = value.get("enabled") == Some(&Value::Bool(false));
+                    *name != "type" && !is_off && !fields.contains(&name.as_str())
+                });
                 let rest = rest.map(|(name, value)| (name.clone(), value.clone())).collect();
                 check_unread_fields(&rest, param, self.strict, &mut self.names)?;
             }

@@ -263,3 +263,20 @@ impl From<polydraft_text::Error> for Problem {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_in_the_log_name_the_place_of_the_problem() {
+        let problem = Problem::invalid("expected a string").with_param("messages[2].content");
+        let Some(Reason(reason)) = problem.response(Dialect::OpenAi).extensions_mut().remove()
+        else {
+            panic!("no reason");
+        };
+        assert_eq!(reason, "messages[2].content: expected a string");
+        let named = Problem::invalid("top_k: expected a number").with_param("top_k");
+        assert_eq!(named.located_message(), "top_k: expected a number");
+    }
+}
