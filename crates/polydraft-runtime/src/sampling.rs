@@ -14,8 +14,8 @@ use crate::usage::Usage;
 pub struct SamplingOptions {
     /// Temperature: divides the logits; 0 always chooses the likeliest token.
     pub temperature: Option<f64>,
-    /// Samples only from this many of the likeliest tokens; `usize::MAX` sets no limit, whatever the
-    /// model's published setting.
+    /// Samples only from this many of the likeliest tokens; `usize::MAX` sets no limit, also where
+    /// the model's published settings do.
     pub top_k: Option<usize>,
     /// Samples only from the smallest set of likeliest tokens with this total probability.
     pub top_p: Option<f64>,

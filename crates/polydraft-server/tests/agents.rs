@@ -149,7 +149,9 @@ fn names_text_beside_calls_that_the_template_leaves_out() {
 fn names_parameters_of_reasoning_without_effect() {
     let path = "/v1/chat/completions";
     let plain = "{% for m in messages %}{{ m.content }} {% endfor %}";
-    let body = |name: &str, value: Value| json!({ "messages": [{ "role": "user", "content": "go" }], "max_tokens": 1, name: value });
+    let question = || json!([{ "role": "user", "content": "go" }]);
+    let body =
+        |name: &str, value: Value| json!({ "messages": question(), "max_tokens": 1, name: value });
     for (name, value, reason) in [
         ("reasoning_effort", json!("low"), "the chat template does not read it"),
         ("enable_thinking", json!(true), "the model has no reasoning"),

@@ -166,14 +166,14 @@ fn errors_show_the_form_of_the_route() {
             &flat,
             auto(),
             "tools[0]",
-            r#"{"type": "function", "function": {"name": .., "description""#,
+            r#"{"type": "function", "function": {"name": .., "parameters""#,
         ),
         (
             "/v1/responses",
             &json!({ "type": "function" }),
             auto(),
             "tools[0]",
-            r#"{"type": "function", "name": .., "description""#,
+            r#"{"type": "function", "name": .., "parameters""#,
         ),
     ] {
         let error = error(path, tool, choice);

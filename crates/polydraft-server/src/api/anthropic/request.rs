@@ -167,7 +167,7 @@ struct Tool {
 #[serde(
     tag = "type",
     rename_all = "snake_case",
-    expecting = r#"{"type": "auto"}, {"type": "any"}, {"type": "tool", "name": ..} or {"type": "none"}"#
+    expecting = r#"{"type": "any"}, {"type": "auto"}, {"type": "none"} or {"type": "tool", ..}"#
 )]
 enum Choice {
     Auto { disable_parallel_tool_use: Option<bool> },

@@ -85,11 +85,9 @@ impl ToolForm {
     fn tool(self) -> &'static str {
         match self {
             Self::Nested => {
-                r#"{"type": "function", "function": {"name": .., "description": .., "parameters": ..}}"#
+                r#"{"type": "function", "function": {"name": .., "parameters": .., ..}}"#
             }
-            Self::Flat => {
-                r#"{"type": "function", "name": .., "description": .., "parameters": ..}"#
-            }
+            Self::Flat => r#"{"type": "function", "name": .., "parameters": .., ..}"#,
         }
     }
 
