@@ -7,6 +7,21 @@ const BY_NAME: [&str; 4] = ["properties", "patternProperties", "$defs", "definit
 /// Keywords with a list.
 const LISTS: [&str; 4] = ["anyOf", "oneOf", "allOf", "enum"];
 
+/// Keywords with a number.
+const NUMBERS: [&str; 9] = [
+    "minimum",
+    "maximum",
+    "multipleOf",
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
+    "minProperties",
+    "maxProperties",
+];
+/// Names of types.
+const TYPES: [&str; 7] = ["object", "array", "string", "number", "integer", "boolean", "null"];
+
 /// Checks that the keywords of a schema that contain others have values of their kind.
 ///
 /// # Errors
@@ -33,10 +48,19 @@ pub(super) fn check_shapes(schema: &Map<String, Value>, path: &str) -> Result<()
             "{path}/required: expected a list of names, got {kind}: leave required out"
         ));
     }
-    if let Some(kind) = found("type", |value| value.is_string() || value.is_array()) {
-        return Err(format!("{path}/type: expected a name of a type or a list, got {kind}"));
+    for keyword in NUMBERS {
+        if let Some(kind) = found(keyword, Value::is_number) {
+            return Err(format!("{path}/{keyword}: expected a number, got {kind}"));
+        }
     }
-    Ok(())
+    let types = match schema.get("type") {
+        Some(Value::Array(types)) => types.as_slice(),
+        one => one.map_or(&[][..], std::slice::from_ref),
+    };
+    match types.iter().find(|name| !name.as_str().is_some_and(|name| TYPES.contains(&name))) {
+        None => Ok(()),
+        Some(other) => Err(format!("{path}/type: expected {}, got {other}", TYPES.join(", "))),
+    }
 }
 
 /// Checks that a part of a schema is one.
@@ -83,7 +107,9 @@ mod tests {
             ),
             (json!({ "properties": { "a": 1 } }), "#/properties/a: expected a schema"),
             (json!({ "required": null }), "#/required: expected a list of names, got null"),
-            (json!({ "allOf": [{ "type": 3 }] }), "#/allOf/0/type: expected a name"),
+            (json!({ "allOf": [{ "type": 3 }] }), "#/allOf/0/type: expected object, array"),
+            (json!({ "items": { "type": ["null", "any"] } }), "#/items/type: expected object"),
+            (json!({ "minimum": "x" }), "#/minimum: expected a number, got a string"),
         ] {
             let problem = standardise(schema).unwrap_err();
             assert!(problem.starts_with(expected), "{problem}");
