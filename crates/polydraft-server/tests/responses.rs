@@ -87,6 +87,32 @@ fn items_of_streams_end_before_the_next_begins() {
     assert!(ids.iter().all(|id| ids.iter().filter(|other| *other == id).count() == 1), "{ids:?}");
 }
 
+/// Each token is listed once, in deltas as at the end of its message.
+#[test]
+fn messages_list_the_scores_of_tokens_once() {
+    let server = start_script(AGENT, &WORDS, |_| ());
+    let mut body = request(true);
+    body["include"] = json!(["message.output_text.logprobs"]);
+    let events = events(&server, &body);
+    let tokens = |listed: &Value| -> Vec<String> {
+        let listed = listed.as_array().unwrap().iter();
+        listed.map(|score| score["token"].as_str().unwrap().trim().to_owned()).collect()
+    };
+    let of_events = |name: &str| -> Vec<String> {
+        let named = events.iter().filter(|event| event["type"] == name);
+        named.flat_map(|event| tokens(&event["logprobs"])).collect()
+    };
+    let done = of_events("response.output_text.done");
+    assert_eq!(done[..WORDS.len()], WORDS);
+    let deltas = of_events("response.output_text.delta");
+    assert!(done.starts_with(&deltas), "{deltas:?}");
+    body["stream"] = false.into();
+    let whole = server.post("/v1/responses", &body).json();
+    let messages = [1, 4].map(|index| tokens(&whole["output"][index]["content"][0]["logprobs"]));
+    assert_eq!(messages.concat(), done);
+    assert!(messages[0].contains(&"Well.".to_owned()), "{messages:?}");
+}
+
 /// What the limit cuts is incomplete, and what came before it is not.
 #[test]
 fn cut_answers_end_with_an_incomplete_item() {

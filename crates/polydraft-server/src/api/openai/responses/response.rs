@@ -136,15 +136,15 @@ impl Response {
         }
     }
 
-    /// Tokens of a message: the first one has those before it, too, and a last one those after it.
+    /// Tokens of a message: those after the message before it, since a step of the engine may end
+    /// one item and begin the next; a last item has all that follow.
     fn message_tokens(&self, index: usize) -> Range<usize> {
-        let runs = self.inner.runs();
-        let is_first = runs.iter().take(index).all(|run| !matches!(run, Run::Text(_)));
-        let ends = self.inner.run_ends();
-        let start = if is_first || index == 0 { 0 } else { ends[index - 1] };
-        let length = self.scores().len();
-        let end = if index + 1 < runs.len() { ends[index] } else { length };
-        start.min(length)..end.min(length)
+        let (ends, length) = (self.inner.run_ends(), self.scores().len());
+        let before = self.inner.runs().iter().zip(ends).take(index);
+        let messages = before.filter(|(run, _)| matches!(run, Run::Text(_)));
+        let start = messages.map(|(_, end)| *end).next_back().unwrap_or(0).min(length);
+        let end = if index + 1 < ends.len() { ends[index] } else { length };
+        start..end.min(length).max(start)
     }
 
     fn logprobs(&self, tokens: Range<usize>) -> Value {
