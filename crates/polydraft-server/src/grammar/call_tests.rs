@@ -408,6 +408,19 @@ fn masks_names_that_are_not_listed() {
     let schema = json!({ "type": "object", "properties": { "a": { "const": 1 } },
         "required": ["b"], "additionalProperties": { "const": 2 }, "maxProperties": 1 });
     check_language(&form(), schema, &["<f pb=2;>"]);
+    let quoted = Kind::ALL.map(|_| value("=", ""));
+    let python = call_form(parameters("", quoted, ", ", Nested::Python));
+    let names = json!({ "type": "object", "patternProperties": { "^k$": { "const": 1 } },
+        "minProperties": 1, "maxProperties": 1 });
+    let schema = json!({ "type": "object", "required": ["o"], "properties": { "o": names } });
+    let (answer, grammars) = (ReasoningForm::default(), bytes());
+    let calls = Form::calls(&one_tool(&python, &answer, schema), "tools").unwrap();
+    let grammar = grammars.build(calls).unwrap();
+    for (text, expected) in
+        [("<f o={\"k\": 1}>", true), ("<f o={'k': 1}>", true), ("<f o={'l': 1}>", false)]
+    {
+        assert_eq!(accepts_text(&grammars, &grammar, text), expected, "{text}");
+    }
 }
 
 #[test]
