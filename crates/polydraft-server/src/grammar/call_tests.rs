@@ -444,6 +444,6 @@ fn names_the_place_of_an_unsupported_keyword_in_parameters() {
 #[test]
 fn errors_of_the_library_do_not_show_the_grammar() {
     let error = "at 11(7): failed to compile JSON schema: Unknown keyword\n  9 | p0_1: x";
-    assert_eq!(super::without_grammar(error.to_owned()), "Unknown keyword");
-    assert_eq!(super::without_grammar("at 1(2): no rule".to_owned()), "at 1(2): no rule");
+    assert_eq!(without_grammar(error.to_owned()), "Unknown keyword");
+    assert_eq!(without_grammar("at 1(2): no rule".to_owned()), "at 1(2): no rule");
 }
