@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use crate::usage::is_usage;
 use anyhow::Result;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ErrorKind};
 use clap::{ArgMatches, Args, ColorChoice, Command, FromArgMatches};
 
 use crate::output::{self, Verbosity};
@@ -74,16 +74,30 @@ pub fn main(
 ) -> ! {
     polydraft_runtime::retain_freed_memory();
     let (words, names) = (line.clone(), option_names(&command));
-    let done = parsed(line, command, run);
-    let refused = done.as_ref().err().and_then(|error| error.downcast_ref::<clap::Error>());
+    let mut done = parsed(line, command, run);
+    let refused = done.as_mut().err().and_then(|error| error.downcast_mut::<clap::Error>());
     if let Some(refused) = refused
         && let Some(advice) = foreign::advice(words, &names, refused.use_stderr())
     {
+        // One advice: that of clap is by likeness of names.
+        for context in SUGGESTIONS {
+            refused.remove(context);
+        }
         output::note(advice);
     }
     interrupts::wait_for_exit();
     output::exit(done)
 }
+
+/// What clap adds to an error.
+const SUGGESTIONS: [ContextKind; 6] = [
+    ContextKind::Suggested,
+    ContextKind::SuggestedArg,
+    ContextKind::SuggestedCommand,
+    ContextKind::SuggestedSubcommand,
+    ContextKind::SuggestedValue,
+    ContextKind::TrailingArg,
+];
 
 /// Names of the options of all commands, as they are typed.
 fn option_names(command: &Command) -> Vec<String> {

@@ -116,7 +116,7 @@ fn command_line_overrides_config_file() {
 
 #[test]
 fn negative_numbers_are_parsed_as_values() {
-    for option in ["--top-k", "--seed", "--threads", "--paths", "--logprobs"] {
+    for option in ["--depth", "--seed", "--threads", "--paths", "--logprobs"] {
         let message = fails(&["generate", "-p", "x", option, "-1"], 2, &["-1"]);
         assert!(!message.contains("unexpected argument"), "{option}: {message}");
     }
@@ -137,6 +137,17 @@ fn minus_one_is_no_token_limit() {
         |json: String| serde_json::from_str::<serde_json::Value>(&json).unwrap()["tokens"].clone();
     assert_eq!(tokens(generate("-1")), tokens(generate("0")));
     fails(&["serve", "--max-tokens", "-2"], 2, &["--max-tokens", "-1 for no limit"]);
+    let top_k = |k: &str| run(&[&unlimited[..], &["4", "--top-k", k]].concat()).1;
+    assert_eq!(tokens(top_k("-1")), tokens(top_k("1000000")));
+}
+
+/// Clap's suggestion, by likeness of names, would contradict it.
+#[test]
+fn advice_for_another_programs_option_is_the_only_one() {
+    for (option, expected) in [("-c", "--context N"), ("--ctx-size", "--context N")] {
+        let message = fails(&["serve", "x", option, "4096"], 2, &["instead of", expected]);
+        assert!(!message.contains("tip:"), "{message}");
+    }
 }
 
 #[test]
@@ -147,7 +158,7 @@ fn invalid_value_errors_name_expectation() {
         ("--seed", "-1", not_integer),
         ("--seed", "18446744073709551616", too_large),
         ("--paths", "99999999999999999999999", too_large),
-        ("--top-k", "-1", not_integer),
+        ("--top-k", "-2", not_integer),
         ("--draft-layers", "a", not_integer),
         ("--temperature", "abc", "invalid float literal"),
         ("--stop", "", "a value is required"),

@@ -14,7 +14,8 @@ use crate::usage::Usage;
 pub struct SamplingOptions {
     /// Temperature: divides the logits; 0 always chooses the likeliest token.
     pub temperature: Option<f64>,
-    /// Samples only from this many of the likeliest tokens.
+    /// Samples only from this many of the likeliest tokens; `usize::MAX` sets no limit, also where
+    /// the model's published settings do.
     pub top_k: Option<usize>,
     /// Samples only from the smallest set of likeliest tokens with this total probability.
     pub top_p: Option<f64>,
@@ -31,6 +32,11 @@ pub struct SamplingOptions {
     pub draft_top_p: Option<f64>,
     /// `min_p` of the draft.
     pub draft_min_p: Option<f64>,
+}
+
+/// Whether a number of tokens is a limit.
+fn is_limit(top_k: &usize) -> bool {
+    *top_k != usize::MAX
 }
 
 impl SamplingOptions {
@@ -50,7 +56,7 @@ impl SamplingOptions {
         let neutral = Sampling::default();
         Sampling {
             temperature: self.temperature.unwrap_or(neutral.temperature),
-            top_k: self.top_k,
+            top_k: self.top_k.filter(is_limit),
             top_p: self.top_p.unwrap_or(neutral.top_p),
             min_p: self.min_p.unwrap_or(neutral.min_p),
         }
@@ -65,7 +71,7 @@ impl SamplingOptions {
     pub fn draft_with_target(&self, target: Sampling) -> Sampling {
         Sampling {
             temperature: self.draft_temperature.unwrap_or(target.temperature),
-            top_k: self.draft_top_k.or(target.top_k),
+            top_k: self.draft_top_k.or(target.top_k).filter(is_limit),
             top_p: self.draft_top_p.unwrap_or(target.top_p),
             min_p: self.draft_min_p.unwrap_or(target.min_p),
         }

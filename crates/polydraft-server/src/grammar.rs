@@ -25,12 +25,14 @@ mod gbnf;
 mod literal;
 mod marks;
 mod mask;
+mod names;
 mod nested;
 mod parameters;
 mod parts;
 mod patterns;
 mod references;
 mod schema;
+mod shapes;
 mod standard;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -178,7 +180,7 @@ impl Grammars {
         let built = catch_unwind(AssertUnwindSafe(|| {
             let mut matcher = Matcher::new(self.factory.create_parser(form.into_library_grammar()));
             match matcher.get_error() {
-                Some(error) => Err(error),
+                Some(error) => Err(without_grammar(error)),
                 None => matcher
                     .compute_mask_or_eos()
                     .map(|_| matcher)
@@ -189,6 +191,13 @@ impl Grammars {
             built.map_err(|_| "the grammar library failed on this schema".to_owned())??;
         Ok(Grammar { matcher, param, digits })
     }
+}
+
+/// An error of the library in a schema, without the grammar that contains it.
+fn without_grammar(error: String) -> String {
+    let in_schema = error.split_once("failed to compile JSON schema: ");
+    let line = in_schema.and_then(|(_, problem)| problem.lines().next()).map(str::to_owned);
+    line.unwrap_or(error)
 }
 
 #[cfg(test)]

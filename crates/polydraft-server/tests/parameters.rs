@@ -182,3 +182,21 @@ fn a_tree_without_a_verifier_gets_one_that_is_exact() {
         assert_eq!(status == 200, tree == "paths:2,3", "{tree}: {status}");
     }
 }
+
+#[test]
+fn minus_one_keeps_all_tokens() {
+    let server = start(Duration::ZERO, |_| ());
+    let text = |top_k: Option<i64>| {
+        let body = json!({ "prompt": "a", "max_tokens": 12, "seed": 3, "top_k": top_k });
+        server.complete(body)["choices"][0]["text"].clone()
+    };
+    let generated = |options: Value| {
+        let mut options = options;
+        (options["num_predict"], options["seed"]) = (12.into(), 3.into());
+        let body = json!({ "prompt": "a", "raw": true, "stream": false, "options": options });
+        server.post("/api/generate", &body).json()["response"].clone()
+    };
+    assert_eq!(text(Some(-1)), text(None));
+    assert_ne!(text(Some(1)), text(None));
+    assert_eq!(generated(json!({ "top_k": -1 })), generated(json!({})));
+}

@@ -1,5 +1,6 @@
 //! All tests of this crate as one program: linking one is faster than linking ten.
 
+mod agents;
 mod alternatives;
 mod common;
 mod dialects;
@@ -10,6 +11,7 @@ mod pages;
 mod parameters;
 mod progress;
 mod refusals;
+mod responses;
 mod roles;
 mod seeds;
 mod serving;

@@ -218,10 +218,13 @@ class Server:
         return body
 
 
-def chat(server, body):
-    message = json.loads(server.post("/v1/chat/completions", body))["choices"][0]["message"]
+def parts(message):
     calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", [])]
     return calls, message["content"], message.get("reasoning_content")
+
+
+def chat(server, body):
+    return parts(json.loads(server.post("/v1/chat/completions", body))["choices"][0]["message"])
 
 
 def streamed(server, body):
@@ -255,17 +258,23 @@ def check(what, found, calls, text, thought):
     assert found == (calls, text, thought), f"{what}: {found} for {(calls, text, thought)}"
 
 
-def check_cuts(server, body, whole):
-    """Answers that the limit cuts: calls so far, without parts of them as text, streamed as whole."""
+def check_cuts(server, body, whole, said):
+    """Answers that the limit cuts: calls so far, without parts of them as text, streamed as whole. Anywhere up to a call's
+    arguments, and at each fifth token of those."""
     reply = json.loads(server.post("/v1/chat/completions", body))
-    has_call = False
-    for limit in range(1, reply["usage"]["completion_tokens"], 3):
+    most, limit = 0, 1
+    while limit < reply["usage"]["completion_tokens"]:
         cut = {**body, "max_tokens": limit}
-        calls, text, thought = chat(server, cut)
+        choice = json.loads(server.post("/v1/chat/completions", cut))["choices"][0]
+        calls, text, thought = parts(choice["message"])
         found = streamed(server, cut)
         assert found == (calls, text or "", thought or ""), f"cut at {limit}: {found} for {(calls, text, thought)}"
-        has_call = has_call or bool(calls)
-        assert not has_call or (calls and not text), f"cut at {limit}: {(calls, text)}"
+        assert choice["finish_reason"] == "length", f"cut at {limit}: {choice['finish_reason']}"
+        assert not (text or "").strip(), f"cut at {limit}: {(calls, text)}"
+        assert said.startswith((thought or "").strip()), f"cut at {limit}: {thought!r} of {said!r}"
+        assert len(calls) >= most, f"cut at {limit}: {calls} after {most} calls"
+        most = len(calls)
+        limit += 5 if calls and calls[-1][1] != whole[most - 1][1] else 1
         for (name, arguments), (all_name, all_arguments) in zip(calls, whole):
             is_part = arguments == "{}" or all_arguments.startswith(arguments)
             assert name == all_name and is_part, f"cut at {limit}: {arguments!r} of {all_arguments!r}"
@@ -318,8 +327,8 @@ def check_template(program, template, folder):
                 check(f"{route.__name__} {scripts[script]!r}", route(server, body), calls, text, said)
             if calls:
                 check_allowed(server, body, calls)
-            if len(calls) > 1:
-                check_cuts(server, body, streamed(server, body)[0])
+            if calls and len(calls) == max(len(all_calls) for all_calls, *_ in expected):
+                check_cuts(server, body, streamed(server, body)[0], said)
             if calls:
                 history = [{"id": f"call_{n}", "type": "function", "function": {"name": name, "arguments": json.dumps(a)}}
                            for n, (name, a) in enumerate(calls)]

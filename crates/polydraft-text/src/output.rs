@@ -6,6 +6,7 @@ mod channels;
 mod form;
 mod literals;
 mod numbers;
+mod objects;
 mod parameters;
 mod pattern;
 mod reasoning;
@@ -46,6 +47,8 @@ pub struct OutputForm {
     pub has_channels: bool,
     /// Whether the template describes tools to the model.
     pub lists_tools: bool,
+    /// Variables that the template reads.
+    pub variables: Vec<String>,
     /// Error of a template that fails with tools.
     pub tools_problem: Option<String>,
     /// Whether the template takes arguments of past calls as text only.
@@ -124,19 +127,15 @@ impl OutputParser {
         }
     }
 
+    /// Takes no calls without their outermost tags, which a grammar would not hold.
+    pub fn require_outer_tags(&mut self) {
+        self.calls.iter_mut().for_each(Calls::require_outer_tags);
+    }
+
     /// Whether the output is inside the reasoning.
     pub fn is_in_reasoning(&self) -> bool {
         self.reasoning.as_ref().is_some_and(Reasoning::is_inside)
             || self.channels.as_ref().is_some_and(Channels::is_inside)
-    }
-
-    /// End of the reasoning in a text of the output, with the mark after it.
-    pub fn reasoning_end(&self, text: &str) -> Option<usize> {
-        let closing = match &self.reasoning {
-            Some(reasoning) => reasoning.closing(),
-            None => channels::END,
-        };
-        Some(text.find(closing)? + closing.len())
     }
 
     /// Adds more output. Returns the decided parts.
@@ -158,9 +157,10 @@ impl OutputParser {
     /// Ends the output; `is_cut` is whether a limit did. Returns the remaining parts.
     pub fn finish(&mut self, is_cut: bool) -> Vec<OutputPart> {
         if let Some(channels) = &mut self.channels {
-            return channels.finish();
+            return channels.finish(is_cut);
         }
-        let rest = self.reasoning.as_mut().map(Reasoning::finish).unwrap_or_default();
+        let rest = self.reasoning.as_mut().map(|reasoning| reasoning.finish(is_cut));
+        let rest = rest.unwrap_or_default();
         let mut parts = self.split_parts(rest);
         parts.extend(self.calls.as_mut().into_iter().flat_map(|calls| calls.finish(is_cut)));
         parts

@@ -116,8 +116,16 @@ fn reads_objects_in_marks() {
     assert_eq!(parse_any(&form, cut, true), owned("", &[("add", "{\"n\": ")]));
     let next = format!("{compact}\n<tool_call>\n{{\"name\": \"ad");
     assert_eq!(parse_any(&form, &next, true), owned("", &[("add", "{\"n\":1}")]));
-    let first = "<tool_call>\n{\"name\": \"ad";
-    assert_eq!(parse_any(&form, first, true), owned(first, &[]));
+    for first in ["<", "<tool", "<tool_call>", "<tool_call>\n{\"name\": \"ad", "\n<tool_call>{\"a"]
+    {
+        assert_eq!(parse_any(&form, first, true), owned("", &[]), "{first}");
+        let text = format!("Let me see.\n{first}");
+        assert_eq!(parse_any(&form, &text, true), owned("Let me see.", &[]), "{first}");
+    }
+    // Not so what is another's call, or a character of a line.
+    for text in ["a <", "<tool_call>\n{\"name\": \"other\", \"arg", "<tool_box", "{\"name"] {
+        assert_eq!(parse_any(&form, text, true), owned(text, &[]));
+    }
 }
 
 #[test]
@@ -314,4 +322,70 @@ fn keeps_channels_where_reasoning_is_not_separate() {
         })
         .collect();
     assert_eq!(text, "<|channel|>final<|message|>Hi");
+}
+
+#[test]
+fn reads_calls_without_their_outer_tag() {
+    let call = "{{ '<tool_call>\\n<function=' + f.name + '>\\n' }}\
+        {% for k, v in f.arguments | items %}{{ '<parameter=' + k + '>\\n' }}\
+        {{ v if v is string else v | tojson }}{{ '\\n</parameter>\\n' }}{% endfor %}\
+        {{ '</function>\\n</tool_call>' }}";
+    let form = form(&template("", call, "\n", ""));
+    let bare = "<function=add>\n<parameter=s>\nx\n</parameter>\n</function>";
+    let add = ("add", "{\"s\": \"x\"}");
+    for (output, text, calls) in [
+        (bare.to_owned(), "", vec![add]),
+        (format!("<tool_call>\n{bare}\n</tool_call>"), "", vec![add]),
+        // The closing tag alone, as such models write it.
+        (format!("I look.\n\n{bare}\n</tool_call>"), "I look.", vec![add]),
+        (format!("{bare}\n{bare}"), "", vec![add, add]),
+        (format!("{bare}\n</tool_call>\n<tool_call>\n{bare}\n</tool_call>"), "", vec![add, add]),
+        (format!("<tool_call>\n{bare}\n</tool_call>\n{bare}"), "", vec![add, add]),
+        ("a <function=other>\n</function>".to_owned(), "a <function=other>\n</function>", vec![]),
+    ] {
+        assert_eq!(parse_any(&form, &output, false), owned(text, &calls), "{output}");
+    }
+    let mut complete = OutputParser::new(&form, true, PromptEnd::Before, tools());
+    complete.require_outer_tags();
+    let parts = [complete.push(bare), complete.finish(false)].concat();
+    assert!(parts.iter().all(|part| matches!(part, OutputPart::Text(_))), "{parts:?}");
+    for length in 1..bare.find("add").unwrap() + 5 {
+        let (text, calls) = parse_any(&form, &bare[..length], true);
+        assert!(text.is_empty(), "{length}: {text:?}, {calls:?}");
+    }
+}
+
+/// The marks of a call, or of reasoning, that a limit cut are no text.
+#[test]
+fn omits_marks_that_a_limit_cuts() {
+    let bare = form(&template("", OBJECT, "\n", ""));
+    for cut in ["{", "{\"na", "{\"name\": \"ad", "{\"name\": \"add\", \"argum"] {
+        assert_eq!(parse_any(&bare, cut, true), owned("", &[]), "{cut}");
+        assert_eq!(parse_any(&bare, cut, false), owned(cut, &[]));
+    }
+    for object in ["{\"nation\": 1, ", "{\"name\": \"Ada\", \"arg"] {
+        assert_eq!(parse_any(&bare, object, true), owned(object, &[]));
+    }
+    let words = form(&template("Calling:", OBJECT, "\n", ""));
+    for (output, text) in [("Call", ""), ("Well.\nCalling:{", "Well."), ("I C", "I C")] {
+        assert_eq!(parse_any(&words, output, true), owned(text, &[]), "{output}");
+    }
+    let mut form = hermes();
+    (form.reasoning.opening, form.reasoning.closing) = ("<think>".into(), "</think>".into());
+    for (output, text) in [
+        ("<th", ""),
+        ("<think>a\n</thi", "(a)"),
+        ("<think>a</think>\n<tool_", "(a)"),
+        ("<think>a</think>b\n<tool_call>\n{\"name\": \"add", "(a)b"),
+    ] {
+        assert_eq!(parse_any(&form, output, true), owned(text, &[]), "{output}");
+    }
+    let channels = OutputForm { has_channels: true, ..OutputForm::default() };
+    for (output, text) in [
+        ("<|channel|>analysis<|message|>a<|en", "(a)"),
+        ("<|channel|>final<|message|>a<|ret", "a"),
+        ("<|channel|>commentary to=functions.ad", ""),
+    ] {
+        assert_eq!(parse_any(&channels, output, true), owned(text, &[]), "{output}");
+    }
 }

@@ -13,7 +13,7 @@ pub struct SamplingArgs {
     /// Divide the logits by T; 0 always takes the most likely token [default: 1].
     #[arg(long, short = 't', value_name = "T", value_parser = temperature)]
     temperature: Option<f64>,
-    /// Keep only the K most likely tokens.
+    /// Keep only the K most likely tokens; -1 keeps all.
     #[arg(long, value_name = "K", value_parser = top_k)]
     top_k: Option<usize>,
     /// Keep the most likely tokens whose probabilities add up to P [default: 1].
@@ -87,6 +87,10 @@ fn temperature(text: &str) -> Result<f64, String> {
 }
 
 fn top_k(text: &str) -> Result<usize, String> {
+    // No vocabulary has as many tokens.
+    if text.trim() == "-1" {
+        return Ok(usize::MAX);
+    }
     field(text, |s, v| s.top_k = Some(v), |s| s.top_k.unwrap_or_default())
 }
 

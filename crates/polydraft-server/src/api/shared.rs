@@ -11,6 +11,7 @@ pub mod format;
 pub mod json;
 pub mod messages;
 pub mod models;
+pub mod omitted;
 pub mod params;
 pub mod read;
 pub mod reader;

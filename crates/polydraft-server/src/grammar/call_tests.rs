@@ -389,3 +389,61 @@ fn masks_choices_of_arguments() {
         assert!(problem.is_none_or(|problem| problem.contains("not supported")), "{keyword}");
     }
 }
+
+/// Names that the schema allows or requires without describing them.
+#[test]
+fn masks_names_that_are_not_listed() {
+    let values = Kind::ALL.map(|_| value("=", ";"));
+    let form = || call_form(parameters("p", values.clone(), ",", Nested::Json));
+    let schema = json!({ "type": "object", "propertyNames": { "enum": ["a", "b"] },
+        "additionalProperties": { "const": 1 }, "minProperties": 1 });
+    check_language(&form(), schema, &["<f pa=1;>", "<f pa=1;,pb=1;>", "<f pb=1;>"]);
+    let schema = json!({ "type": "object", "patternProperties": { "^x[12]$": { "const": 1 },
+        "^y$": { "const": 2 } }, "minProperties": 1, "maxProperties": 1,
+        "additionalProperties": false });
+    check_language(&form(), schema, &["<f px1=1;>", "<f px2=1;>", "<f py=2;>"]);
+    let schema = json!({ "type": "object", "propertyNames": { "pattern": "^[xy]$" },
+        "additionalProperties": { "const": 1 }, "minProperties": 1, "maxProperties": 1 });
+    check_language(&form(), schema, &["<f px=1;>", "<f py=1;>"]);
+    let schema = json!({ "type": "object", "properties": { "a": { "const": 1 } },
+        "required": ["b"], "additionalProperties": { "const": 2 }, "maxProperties": 1 });
+    check_language(&form(), schema, &["<f pb=2;>"]);
+    let quoted = Kind::ALL.map(|_| value("=", ""));
+    let python = call_form(parameters("", quoted, ", ", Nested::Python));
+    let names = json!({ "type": "object", "patternProperties": { "^k$": { "const": 1 } },
+        "minProperties": 1, "maxProperties": 1 });
+    let schema = json!({ "type": "object", "required": ["o"], "properties": { "o": names } });
+    let (answer, grammars) = (ReasoningForm::default(), bytes());
+    let calls = Form::calls(&one_tool(&python, &answer, schema), "tools").unwrap();
+    let grammar = grammars.build(calls).unwrap();
+    for (text, expected) in
+        [("<f o={\"k\": 1}>", true), ("<f o={'k': 1}>", true), ("<f o={'l': 1}>", false)]
+    {
+        assert_eq!(accepts_text(&grammars, &grammar, text), expected, "{text}");
+    }
+}
+
+#[test]
+fn names_the_place_of_an_unsupported_keyword_in_parameters() {
+    let values = Kind::ALL.map(|_| value("=", ";"));
+    let list = json!({ "type": "array", "items": { "not": {} } });
+    let inner = json!({ "type": "object", "additionalProperties": list, "required": ["x"] });
+    for (nested, property, place) in [
+        (Nested::Json, &list, "a/items: not"),
+        (Nested::Json, &inner, "a/additionalProperties/items: not"),
+        (Nested::Json, &json!({ "allOf": [{ "not": {} }] }), "a/allOf/0: not"),
+    ] {
+        let form = call_form(parameters("p", values.clone(), ",", nested));
+        let schema = json!({ "type": "object", "properties": { "a": property } });
+        let answer = ReasoningForm::default();
+        let problem = Form::calls(&one_tool(&form, &answer, schema), "tools").unwrap_err();
+        assert_eq!(problem, format!("f: #/properties/{place} is not supported"));
+    }
+}
+
+#[test]
+fn errors_of_the_library_do_not_show_the_grammar() {
+    let error = "at 11(7): failed to compile JSON schema: Unknown keyword\n  9 | p0_1: x";
+    assert_eq!(without_grammar(error.to_owned()), "Unknown keyword");
+    assert_eq!(without_grammar("at 1(2): no rule".to_owned()), "at 1(2): no rule");
+}

@@ -10,8 +10,9 @@ use polydraft_text::{Kind, Nested, Piece, ValueForm, allowed_kinds};
 use serde_json::{Value, json};
 
 use super::literal::literal;
-use super::parameters::{Level, NAMES, Rules, lengths, patterns};
-use super::schema::{json_of, restricted};
+use super::parameters::{Level, NAMES, Rules};
+use super::patterns::{lengths, patterns};
+use super::schema::json_of_kinds;
 
 /// Quotes of Python's strings.
 const QUOTES: [char; 2] = ['"', '\''];
@@ -132,8 +133,8 @@ impl Rules<'_> {
                     format!("\"[\" {list} \"]\"")
                 }
                 kind => {
-                    let schema = restricted(&schema, &[*kind], self.parameters.root);
-                    format!("%json {}", json_of(&schema)?)
+                    let schema = json_of_kinds(&schema, &[*kind], self.parameters.root)?;
+                    format!("%json {schema}")
                 }
             });
         }

@@ -16,8 +16,9 @@ use serde_json::{Map, Value, json};
 
 use super::counts::Counts;
 use super::marks::{Marks, escape_regex};
-use super::patterns::{contained_pattern, format_pattern};
-use super::schema::{json_of, restricted};
+use super::names::{Others, expand_names};
+use super::patterns::{lengths, patterns};
+use super::schema::{json_of_kinds, within};
 
 /// Maximum number of rules of a tool: schemas may refer to themselves.
 const MAX_RULES: usize = 2000;
@@ -25,17 +26,8 @@ const MAX_RULES: usize = 2000;
 const MAX_DEPTH: usize = 32;
 
 /// Keywords of objects that these grammars do not hold.
-const UNSUPPORTED: [&str; 9] = [
-    "const",
-    "enum",
-    "not",
-    "if",
-    "propertyNames",
-    "patternProperties",
-    "dependentRequired",
-    "dependentSchemas",
-    "dependencies",
-];
+const UNSUPPORTED: [&str; 7] =
+    ["const", "enum", "not", "if", "dependentRequired", "dependentSchemas", "dependencies"];
 
 /// Names that a schema does not list.
 pub(super) const NAMES: &str = "/[A-Za-z_][A-Za-z0-9_.-]{0,63}/";
@@ -130,6 +122,7 @@ impl Rules<'_> {
                 .collect::<Result<_, _>>()?;
             return self.rule(&choices.join(" | "));
         }
+        let others = expand_names(&mut schema, self.parameters.root)?;
         let empty = Map::new();
         let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
         let required: Vec<&str> = schema
@@ -139,10 +132,6 @@ impl Rules<'_> {
             .flatten()
             .filter_map(Value::as_str)
             .collect();
-        let unknown = required.iter().find(|name| !properties.contains_key(**name));
-        if let Some(name) = unknown {
-            return Err(format!("required: the property {name:?} is not described"));
-        }
         let mut names: Vec<&String> = properties.keys().collect();
         if self.parameters.form.sorted {
             names.sort();
@@ -152,35 +141,7 @@ impl Rules<'_> {
             Level::Nested => self.nested_separator(),
         };
         let separator = self.parameters.marks.terms(separator);
-        // Members that are not listed.
-        let others = match schema.get("additionalProperties") {
-            Some(Value::Bool(false)) => None,
-            None if !properties.is_empty() => None,
-            None | Some(Value::Bool(true)) => Some(json!({})),
-            Some(others) => Some(others.clone()),
-        };
-        let other = match others {
-            Some(others) => {
-                let listed = names.iter().map(|name| escape_regex(name));
-                let listed: Vec<String> = listed.collect();
-                let not_listed = match listed.is_empty() {
-                    true => String::new(),
-                    false => format!(" & ~/({})/", listed.join("|")),
-                };
-                let key = format!("{}_KEY_{}", self.parameters.prefix.to_uppercase(), self.count);
-                let names = match level {
-                    Level::Nested => self.nested_names(),
-                    Level::Parameters => NAMES,
-                };
-                let _ = writeln!(self.lark, "{key}: {names}{not_listed}");
-                let key = match level {
-                    Level::Nested => self.nested_key_term(&key),
-                    Level::Parameters => key,
-                };
-                Some(self.member(&key, &others, level)?)
-            }
-            None => None,
-        };
+        let other = self.other_members(others, &names, level)?;
         // From the last member to the first: what follows after each number of members.
         let count = |key: &str| schema.get(key).and_then(Value::as_u64);
         let least = count("minProperties").unwrap_or(0);
@@ -196,7 +157,9 @@ impl Rules<'_> {
                 Level::Nested => self.nested_key(name),
                 Level::Parameters => self.parameters.marks.terms(name),
             };
-            let member = self.member(&key, &properties[name], level)?;
+            let member = self.member(&key, &properties[name], level);
+            let member =
+                member.map_err(|problem| within(&format!("properties/{name}"), &problem))?;
             let optional = !required.contains(&name.as_str());
             let mut here = Vec::new();
             for so_far in 0..=highest.min(before) {
@@ -213,6 +176,40 @@ impl Rules<'_> {
         }
         let no_object = "no object fits minProperties, maxProperties and the properties";
         after.swap_remove(0).ok_or_else(|| no_object.to_owned())
+    }
+
+    /// Any member whose name is not listed, if there may be one.
+    fn other_members(
+        &mut self,
+        others: Vec<Others>,
+        names: &[&String],
+        level: Level,
+    ) -> Result<Option<String>, String> {
+        let listed: Vec<String> = names.iter().map(|name| escape_regex(name)).collect();
+        let not_listed = match listed.is_empty() {
+            true => String::new(),
+            false => format!(" & ~/({})/", listed.join("|")),
+        };
+        let mut members = Vec::new();
+        for Others { conditions, schema, path } in others {
+            let key = format!("{}_KEY_{}", self.parameters.prefix.to_uppercase(), self.count);
+            let names = match level {
+                Level::Nested => self.nested_names(),
+                Level::Parameters => NAMES,
+            };
+            let _ = writeln!(self.lark, "{key}: {names}{conditions}{not_listed}");
+            let key = match level {
+                Level::Nested => self.nested_key_term(&key),
+                Level::Parameters => key,
+            };
+            let member = self.member(&key, &schema, level);
+            members.push(member.map_err(|problem| within(&path, &problem))?);
+        }
+        match members.len() {
+            0 => Ok(None),
+            1 => Ok(members.pop()),
+            _ => self.rule(&members.join(" | ")).map(Some),
+        }
     }
 
     /// A member: its name as a term, and its value.
@@ -328,8 +325,7 @@ impl Rules<'_> {
             Nested::Tags if is_nested => return self.tagged(schema, kinds),
             _ => {}
         }
-        let schema = restricted(schema, kinds, self.parameters.root);
-        let schema = json_of(&schema)?;
+        let schema = json_of_kinds(schema, kinds, self.parameters.root)?;
         self.rule(&format!("%json {schema}"))
     }
 
@@ -375,8 +371,7 @@ impl Rules<'_> {
                     self.list(&schema, &item, "\"\"")?
                 }
                 kind => {
-                    let schema = restricted(&schema, &[*kind], self.parameters.root);
-                    let schema = json_of(&schema)?;
+                    let schema = json_of_kinds(&schema, &[*kind], self.parameters.root)?;
                     self.rule(&format!("%json {schema}"))?
                 }
             });
@@ -450,27 +445,6 @@ impl Rules<'_> {
         }
         Ok(Value::Object(merged))
     }
-}
-
-/// Number of characters that a schema allows, as the end of a regular expression.
-pub(super) fn lengths(schema: &Value) -> Option<String> {
-    let number = |key: &str| schema.get(key).and_then(Value::as_u64);
-    match (number("minLength"), number("maxLength")) {
-        (None, None) => None,
-        (min, None) => Some(format!("{{{},}}", min.unwrap_or(0))),
-        (min, Some(max)) => Some(format!("{{{},{max}}}", min.unwrap_or(0))),
-    }
-}
-
-/// Regular expressions of the patterns and the format that a schema asks for.
-pub(super) fn patterns(schema: &Value) -> Vec<String> {
-    let patterns = match schema.get("pattern") {
-        Some(Value::Array(patterns)) => patterns.as_slice(),
-        pattern => pattern.map_or(&[][..], std::slice::from_ref),
-    };
-    let patterns = patterns.iter().filter_map(Value::as_str).map(contained_pattern);
-    let format = schema.get("format").and_then(Value::as_str).and_then(format_pattern);
-    patterns.chain(format).map(|part| format!("/{part}/")).collect()
 }
 
 /// Stands for the term of a parameter's name in the terms after its value.

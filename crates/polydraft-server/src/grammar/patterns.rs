@@ -1,5 +1,7 @@
 //! Regular expressions of strings that have no quotes around them.
 
+use serde_json::Value;
+
 /// Regular expression for a whole text that contains a match of a pattern.
 pub(super) fn contained_pattern(pattern: &str) -> String {
     let (start, rest) = match pattern.strip_prefix('^') {
@@ -47,4 +49,25 @@ pub(super) fn format_pattern(format: &str) -> Option<String> {
         }
         _ => return None,
     })
+}
+
+/// Number of characters that a schema allows, as the end of a regular expression.
+pub(super) fn lengths(schema: &Value) -> Option<String> {
+    let number = |key: &str| schema.get(key).and_then(Value::as_u64);
+    match (number("minLength"), number("maxLength")) {
+        (None, None) => None,
+        (min, None) => Some(format!("{{{},}}", min.unwrap_or(0))),
+        (min, Some(max)) => Some(format!("{{{},{max}}}", min.unwrap_or(0))),
+    }
+}
+
+/// Regular expressions of the patterns and the format that a schema asks for.
+pub(super) fn patterns(schema: &Value) -> Vec<String> {
+    let patterns = match schema.get("pattern") {
+        Some(Value::Array(patterns)) => patterns.as_slice(),
+        pattern => pattern.map_or(&[][..], std::slice::from_ref),
+    };
+    let patterns = patterns.iter().filter_map(Value::as_str).map(contained_pattern);
+    let format = schema.get("format").and_then(Value::as_str).and_then(format_pattern);
+    patterns.chain(format).map(|part| format!("/{part}/")).collect()
 }

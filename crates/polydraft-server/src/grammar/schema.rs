@@ -149,7 +149,7 @@ fn resolve<'s>(mut schema: &'s Value, root: &'s Value) -> &'s Value {
 }
 
 /// Values of a schema, if it lists them.
-fn listed_values(schema: &Value, root: &Value) -> Option<Vec<Value>> {
+pub(super) fn listed_values(schema: &Value, root: &Value) -> Option<Vec<Value>> {
     let schema = resolve(schema, root);
     match (schema.get("enum"), schema.get("const"), schema.get("type")) {
         (Some(Value::Array(values)), ..) => Some(values.clone()),
@@ -294,8 +294,30 @@ fn bound_integers(schema: &mut Map<String, Value>) {
     }
 }
 
+/// Schema of the values of these kinds, for the library.
+///
+/// # Errors
+/// An unsupported keyword, with its path in the schema.
+pub(super) fn json_of_kinds(schema: &Value, kinds: &[Kind], root: &Value) -> Result<Value, String> {
+    // The schema is the first of two parts.
+    json_of(&restricted(schema, kinds, root)).map_err(|problem| {
+        match problem.strip_prefix("#/allOf/0") {
+            Some(rest) => format!("#{rest}"),
+            None => problem,
+        }
+    })
+}
+
+/// A problem in a part of a schema, with its path in the whole.
+pub(super) fn within(part: &str, problem: &str) -> String {
+    match problem.strip_prefix('#') {
+        Some(rest) => format!("#/{part}{rest}"),
+        None => format!("#/{part}: {problem}"),
+    }
+}
+
 /// Schema of the values of these kinds.
-pub(super) fn restricted(schema: &Value, kinds: &[Kind], root: &Value) -> Value {
+fn restricted(schema: &Value, kinds: &[Kind], root: &Value) -> Value {
     let names: Vec<&str> = kinds
         .iter()
         .map(|kind| match kind {

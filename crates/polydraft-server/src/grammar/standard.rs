@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use super::parts::visit_parts;
 use super::references::localise;
 use super::schema::MAX_INTEGER;
+use super::shapes::{check_schema, check_shapes};
 
 /// Pattern that zod 4 adds to the format `duration`. Everything of that format matches it.
 const ZOD_DURATION: &str = concat!(
@@ -32,7 +33,12 @@ pub(super) fn standardise(schema: Value) -> Result<Value, String> {
 }
 
 fn walk(schema: &mut Value, path: &mut String) -> Result<(), String> {
+    // Of `items` this may be a list, whose elements are visited as well.
+    if !schema.is_array() {
+        check_schema(schema, path)?;
+    }
     let Value::Object(schema) = schema else { return Ok(()) };
+    check_shapes(schema, path)?;
     bound_numbers(schema).map_err(|problem| format!("{path}: {problem}"))?;
     replace_pattern(schema, path)?;
     visit_parts(schema, path, &mut walk)

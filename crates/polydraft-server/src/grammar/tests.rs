@@ -352,7 +352,9 @@ fn reports_a_parser_that_exceeded_its_limits() {
 fn rejects_invalid_schemas_and_models_without_end_token() {
     let grammars =
         Grammars::from_token_bytes(vec![b"a".to_vec(), b"".to_vec()], None, 2, &[1]).unwrap();
-    assert!(grammars.build(json_form(json!({ "type": "wrong" }))).is_err());
+    let invalid_bound = json!({ "type": "integer", "exclusiveMinimum": "x" });
+    assert!(grammars.build(json_form(invalid_bound)).is_err());
+    assert!(Form::json(json!({ "type": "wrong" }), "response_format").is_err());
     let invalid_pattern = json!({ "type": "string", "contentEncoding": "x", "pattern": "(" });
     assert!(Form::json(invalid_pattern, "response_format").is_err());
     assert!(Grammars::from_token_bytes(vec![b"a".to_vec()], None, 1, &[]).is_err());

@@ -1,5 +1,7 @@
 //! A server on loopback with table models, and a client that sends requests byte by byte.
 
+mod script;
+
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -19,6 +21,8 @@ use polydraft_server::{Defaults, ServedModel, Server, ServerOptions};
 use polydraft_text::{ChatTemplate, Language, SpecialTokens, Tokenizer};
 use serde_json::Value;
 use tokio::sync::oneshot;
+
+pub use script::{AGENT, start_script};
 
 pub const TARGET: &str = r#"{"vocabulary": 6, "next": {
     "": [0.3, 0.2, 0.2, 0.2, 0.09, 0.01], "0": [0.1, 0.6, 0.1, 0.1, 0.1, 0],
@@ -62,7 +66,7 @@ fn language_with_template(tokenizer: Tokenizer, template: &str) -> Language {
     let special_tokens = SpecialTokens::from_roles([]);
     let chat = ChatTemplate::from_source(template, special_tokens, "chat.jinja").unwrap();
     Language {
-        vocabulary: tokenizer.vocabulary(6).unwrap(),
+        vocabulary: tokenizer.vocabulary(tokenizer.size().max(6)).unwrap(),
         tokenizer,
         chat: Some(chat),
         ..language()

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::{ChatTemplate, Ending, Rendering};
+use super::{ChatTemplate, Ending, NAME, Rendering};
 use crate::output::{OutputForm, Piece};
 use segments::{Segment, common_prefix, segments};
 
@@ -31,8 +31,16 @@ const NAMES: [&str; 2] = ["zqfirst", "zqsecond"];
 const IDS: [&str; 2] = ["zqid0000a", "zqid0000b"];
 const KEYS: [&str; 2] = ["zqkeya", "zqkeyb"];
 
-/// Derives the formats of a template's outputs.
+/// Derives the formats of a template's outputs, and the variables that it reads.
 pub(super) fn output_form(template: &ChatTemplate) -> OutputForm {
+    let source = template.environment.get_template(NAME).ok();
+    let variables = source.map(|source| source.undeclared_variables(false)).unwrap_or_default();
+    let mut variables: Vec<String> = variables.into_iter().collect();
+    variables.sort_unstable();
+    OutputForm { variables, ..derived_form(template) }
+}
+
+fn derived_form(template: &ChatTemplate) -> OutputForm {
     let probe = Probe::new(template, Vec::new());
     let with_tools = Probe::new(template, tools());
     let lists_tools = with_tools.prompt.as_ref().is_ok_and(|prompt| prompt.contains(NAMES[0]));

@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::OutputPart;
 use super::braces::Braces;
 use super::form::{ArgumentForm, CallForm};
-use super::numbers::read_json;
+use super::objects::{Object, find_object, names_other};
 use super::parameters::{Parameters, Step};
 use super::pattern::{Literal, Match, Piece, Slots, literal_end, matches, partial_mark_len};
 
@@ -63,6 +63,10 @@ enum Found {
 #[derive(Debug, Clone)]
 pub struct Calls {
     form: Arc<CallForm>,
+    /// The form without its outermost tags, which models leave out at times.
+    inner: Option<Arc<CallForm>>,
+    /// Whether the current call has the inner form.
+    is_inner: bool,
     /// Patterns of the first call, and of calls after others.
     first: Vec<Piece>,
     next: Vec<Vec<Piece>>,
@@ -79,6 +83,8 @@ pub struct Calls {
     slots: Slots,
     /// Whether a call was found: white space around calls is dropped.
     has_calls: bool,
+    /// Whether text was passed on.
+    has_text: bool,
 }
 
 impl Calls {
@@ -100,6 +106,8 @@ impl Calls {
         };
         let names = tools.iter().map(|tool| tool.name.clone()).collect();
         Self {
+            inner: form.inner().map(Arc::new),
+            is_inner: false,
             form,
             first,
             next,
@@ -111,7 +119,13 @@ impl Calls {
             partial: String::new(),
             slots: Slots::default(),
             has_calls: false,
+            has_text: false,
         }
+    }
+
+    /// Takes no calls without their outermost tags.
+    pub(crate) fn require_outer_tags(&mut self) {
+        self.inner = None;
     }
 
     /// Adds more of the answer. Returns the decided parts.
@@ -128,25 +142,18 @@ impl Calls {
     pub fn finish(&mut self, is_cut: bool) -> Vec<OutputPart> {
         let mut parts = Vec::new();
         let partial = std::mem::take(&mut self.partial);
-        if !(is_cut && self.has_calls) {
+        if is_cut && self.begins_call() {
+            self.pending.clear();
+        } else if !(is_cut && self.has_calls) {
             self.pending.push_str(&partial);
-        }
-        // A call after others that the limit cut before its arguments.
-        if is_cut && self.has_calls && matches!(self.state, State::After | State::Text) {
-            let patterns = self.next.iter().chain([&self.first]);
-            let begins = patterns
-                .map(|pattern| self.find_call(0, pattern, false))
-                .any(|found| matches!(found, Found::Unclear));
-            if begins {
-                self.pending.clear();
-            }
         }
         while self.advance(&mut parts, true) {}
         if let State::Parameters(parameters) = &mut self.state
             && !is_cut
         {
             // The end of the answer stands for the end of the call.
-            let rest = parameters.finish(&mut self.pending, &self.form);
+            let form = self.inner.as_ref().filter(|_| self.is_inner).unwrap_or(&self.form);
+            let rest = parameters.finish(&mut self.pending, form);
             parts.push(OutputPart::Arguments(rest));
         }
         let rest = std::mem::take(&mut self.pending);
@@ -184,7 +191,8 @@ impl Calls {
                 end.is_some()
             }
             State::Parameters(parameters) => {
-                let (text, is_end) = match parameters.step(&mut self.pending, &self.form, ended) {
+                let form = self.inner.as_ref().filter(|_| self.is_inner).unwrap_or(&self.form);
+                let (text, is_end) = match parameters.step(&mut self.pending, form, ended) {
                     Step::Wait => return false,
                     Step::Arguments(text) => (text, false),
                     Step::End(text) => (text, true),
@@ -205,7 +213,9 @@ impl Calls {
             }
             State::Tail => {
                 let slots = self.slots.clone();
-                match matches(&self.tail, &self.pending, &self.names, slots, false) {
+                let inner = self.inner.as_ref().filter(|_| self.is_inner);
+                let tail = inner.map_or(&self.tail, |inner| &inner.tail);
+                match matches(tail, &self.pending, &self.names, slots, false) {
                     // The end of the answer stands for the rest of it.
                     Match::Partial if ended => self.pending.clear(),
                     Match::Partial => return false,
@@ -270,36 +280,11 @@ impl Calls {
         };
         match found {
             Some((slots, start)) => Found::Head(slots, start),
-            None if self.form.is_object() => self.find_object(at, pattern, ended),
-            None => Found::None,
-        }
-    }
-
-    /// Looks for a call that is an object with members in any order.
-    fn find_object(&self, at: usize, pattern: &[Piece], ended: bool) -> Found {
-        let unclear = || if ended { Found::None } else { Found::Unclear };
-        let mut before = String::new();
-        for piece in pattern {
-            let Piece::Text(text) = piece else { break };
-            before.push_str(text.split('{').next().unwrap_or_default());
-            if text.contains('{') {
-                break;
-            }
-        }
-        let start = match literal_end(&before, &self.pending[at..]) {
-            Literal::No => return Found::None,
-            Literal::Partial => return unclear(),
-            Literal::End(length) => at + length,
-        };
-        let object = &self.pending[start..];
-        match object.trim_start().chars().next() {
-            Some('{') => {}
-            Some(_) => return Found::None,
-            None => return unclear(),
-        }
-        let Some(end) = Braces::default().end(object) else { return unclear() };
-        match read_object(&object[..end], &self.names) {
-            Some((name, arguments)) => Found::Whole(name, arguments, start + end),
+            None if self.form.is_object() => match find_object(text, pattern, &self.names) {
+                Object::None => Found::None,
+                Object::Unclear => unclear(),
+                Object::Call(name, arguments, end) => Found::Whole(name, arguments, at + end),
+            },
             None => Found::None,
         }
     }
@@ -308,24 +293,74 @@ impl Calls {
     fn emit(&mut self, bytes: usize, parts: &mut Vec<OutputPart>) {
         let text: String = self.pending.drain(..bytes).collect();
         if !text.is_empty() {
+            self.has_text = true;
             parts.push(OutputPart::Text(text));
         }
     }
 
-    /// Passes on text up to the next call.
-    fn scan_text(&mut self, parts: &mut Vec<OutputPart>, ended: bool) -> bool {
-        let form = self.form.clone();
-        let separator = form.separator.trim();
+    /// Whether the pending text is the start of a call, up to its arguments at most. Text that
+    /// only may become one counts if it is more than a character of a line.
+    fn begins_call(&self) -> bool {
+        let text = self.pending.trim_start();
+        let space = &self.pending[..self.pending.len() - text.len()];
+        if text.is_empty() {
+            return false;
+        }
+        let is_unclear =
+            |pattern: &Vec<Piece>| matches!(self.find_call(0, pattern, false), Found::Unclear);
+        match self.state {
+            State::Start | State::Text | State::After if self.has_calls => {
+                let inner = self.inner.as_deref().map(|inner| &inner.head);
+                self.next.iter().chain([&self.first]).chain(inner).any(is_unclear)
+            }
+            // Any object may become a call, but few do.
+            State::Start => {
+                match matches(&self.first, text, &self.names, Slots::default(), false) {
+                    Match::Partial => true,
+                    Match::Yes(_, end) => text[end..].trim().is_empty(),
+                    Match::No => false,
+                }
+            }
+            State::Text => {
+                let mut marks = self.marks().filter(|(mark, _)| mark.starts_with(text));
+                if let Some((mark, _)) = marks.next() {
+                    let begins_line = !self.has_text || space.contains('\n');
+                    let is_word = mark.starts_with(char::is_alphabetic);
+                    return begins_line || (!is_word && text.chars().count() > 1);
+                }
+                self.marks().any(|(mark, pattern)| {
+                    let names_other = self.form.is_object() && names_other(text, &self.names);
+                    text.starts_with(mark) && is_unclear(pattern) && !names_other
+                })
+            }
+            _ => false,
+        }
+    }
+
+    fn is_inner_head(&self, pattern: &Vec<Piece>) -> bool {
+        self.inner.as_deref().is_some_and(|inner| std::ptr::eq(&inner.head, pattern))
+    }
+
+    /// Marks at which a call may begin in a text, and the patterns there.
+    fn marks(&self) -> impl Iterator<Item = (&str, &Vec<Piece>)> + Clone {
+        let separator = self.form.separator.trim();
         // A separator such as `>>>` begins a call after text, too.
         let separator = if separator.len() > 2 { separator } else { "" };
-        let triggers = [(form.trigger(), &self.first), (separator, &self.next[0])];
-        let triggers = triggers.into_iter().filter(|(mark, _)| !mark.is_empty());
-        let (mut from, mut found) = (0, None);
+        let inner = self.inner.as_deref().map(|inner| (inner.trigger(), &inner.head));
+        let marks = [(self.form.trigger(), &self.first), (separator, &self.next[0])];
+        marks.into_iter().chain(inner).filter(|(mark, _)| !mark.is_empty())
+    }
+
+    /// Passes on text up to the next call.
+    fn scan_text(&mut self, parts: &mut Vec<OutputPart>, ended: bool) -> bool {
+        let triggers = self.marks();
+        let (mut from, mut found, mut is_inner) = (0, None, false);
         while found.is_none() {
             let next = triggers.clone().filter_map(|(mark, pattern)| {
                 Some((from + self.pending[from..].find(mark)?, mark.len(), pattern))
             });
             let Some((at, length, pattern)) = next.min_by_key(|(at, ..)| *at) else { break };
+            is_inner = self.is_inner_head(pattern);
             match self.find_call(at, pattern, ended) {
                 Found::None => from = at + length,
                 call => found = Some((at, call)),
@@ -340,30 +375,38 @@ impl Calls {
         let end = found.as_ref().map_or(self.pending.len() - partial, |(at, _)| *at);
         let emitted = self.pending[..end].trim_end().len();
         self.emit(emitted, parts);
+        self.is_inner = is_inner;
         found.is_some_and(|(_, found)| self.begin(found.earlier(emitted), State::Text, parts))
     }
 
     /// After a call: another one, the end of the calls, or text.
     fn scan_after(&mut self, parts: &mut Vec<OutputPart>, ended: bool) -> bool {
         let mut unclear = false;
-        for pattern in &self.next {
+        let inner = self.inner.as_deref().map(|inner| &inner.head);
+        for pattern in self.next.iter().chain(inner) {
             match self.find_call(0, pattern, ended) {
                 Found::None => {}
                 Found::Unclear => unclear = true,
-                found => return self.begin(found, State::Text, parts),
+                found => {
+                    self.is_inner = self.is_inner_head(pattern);
+                    return self.begin(found, State::Text, parts);
+                }
             }
         }
-        let closing = self.form.closing.trim();
-        match literal_end(closing, &self.pending) {
-            Literal::End(length) if !closing.is_empty() => {
-                self.pending.drain(..length);
-                self.state = State::Text;
-                return true;
+        // A model that leaves out the first tag may write the last.
+        let last = if self.is_inner { self.form.last_tag() } else { "" };
+        for closing in [self.form.closing.trim(), last] {
+            match literal_end(closing, &self.pending) {
+                Literal::End(length) if !closing.is_empty() => {
+                    self.pending.drain(..length);
+                    (self.state, self.is_inner) = (State::Text, false);
+                    return true;
+                }
+                // The end of the answer stands for the rest of it.
+                Literal::Partial if ended => self.pending.clear(),
+                Literal::Partial => unclear = true,
+                Literal::End(_) | Literal::No => {}
             }
-            // The end of the answer stands for the rest of it.
-            Literal::Partial if ended => self.pending.clear(),
-            Literal::Partial => unclear = true,
-            Literal::End(_) | Literal::No => {}
         }
         if unclear {
             return false;
@@ -382,30 +425,4 @@ impl Found {
             other => other,
         }
     }
-}
-
-/// Names of the arguments' member.
-const KEYS: [&str; 3] = ["arguments", "parameters", "input"];
-/// Names of the name's member.
-const NAME_KEYS: [&str; 2] = ["name", "tool_name"];
-
-/// Name and arguments of an object that is a call of a known tool.
-fn read_object(text: &str, names: &[String]) -> Option<(String, String)> {
-    let Value::Object(mut object) = read_json(text.trim()).ok()? else { return None };
-    if let Some(Value::Object(function)) = object.remove("function") {
-        object = function;
-    }
-    let name = NAME_KEYS.iter().find_map(|key| object.get(*key))?.as_str()?.to_owned();
-    let arguments = KEYS.iter().find_map(|key| object.remove(*key));
-    let text = match arguments {
-        // A call without arguments, and not an answer that happens to have a name.
-        None if object.keys().all(|key| matches!(key.as_str(), "name" | "tool_name" | "id")) => {
-            "{}".to_owned()
-        }
-        None => return None,
-        Some(Value::String(text)) => text,
-        Some(arguments @ Value::Object(_)) => arguments.to_string(),
-        Some(_) => return None,
-    };
-    names.contains(&name).then_some((name, text))
 }

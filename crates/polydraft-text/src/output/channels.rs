@@ -10,12 +10,10 @@
 use super::OutputPart;
 use super::pattern::partial_mark_len;
 
-/// Mark at the end of a message that another one follows.
-pub(crate) const END: &str = "<|end|>";
 /// Mark at the end of the output.
 pub(crate) const RETURN: &str = "<|return|>";
 /// Marks that end a message.
-const ENDS: [&str; 4] = [END, RETURN, "<|call|>", "<|start|>"];
+const ENDS: [&str; 4] = ["<|end|>", RETURN, "<|call|>", "<|start|>"];
 /// Marks of a header.
 const CHANNEL: &str = "<|channel|>";
 const MESSAGE: &str = "<|message|>";
@@ -51,9 +49,9 @@ impl Channels {
         Self { names, state, pending, has_reasoning: false, has_text: false }
     }
 
-    /// Whether the output is in the reasoning, or before its first message.
+    /// Whether the output is in the reasoning.
     pub fn is_inside(&self) -> bool {
-        self.state == State::Reasoning || (self.state == State::Header && !self.has_text)
+        self.state == State::Reasoning
     }
 
     /// Adds more output. Returns the decided parts.
@@ -64,9 +62,14 @@ impl Channels {
         parts
     }
 
-    /// Ends the output. Returns the remaining parts.
-    pub fn finish(&mut self) -> Vec<OutputPart> {
-        let rest = std::mem::take(&mut self.pending);
+    /// Ends the output; `is_cut` is whether a limit did, so that a mark may be incomplete. Returns
+    /// the remaining parts.
+    pub fn finish(&mut self, is_cut: bool) -> Vec<OutputPart> {
+        let mut rest = std::mem::take(&mut self.pending);
+        if is_cut && self.state != State::Header {
+            let mark = ENDS.iter().map(|mark| partial_mark_len(&rest, mark)).max();
+            rest.truncate(rest.len() - mark.unwrap_or(0));
+        }
         let mut parts = Vec::new();
         match self.state {
             // A header that was cut.
@@ -152,7 +155,7 @@ mod tests {
         let mut channels = Channels::new(vec!["f".to_owned()]);
         let mut parts: Vec<OutputPart> =
             chunks.iter().flat_map(|chunk| channels.push(chunk)).collect();
-        parts.extend(channels.finish());
+        parts.extend(channels.finish(false));
         let (mut thoughts, mut text, mut calls) = (String::new(), String::new(), Vec::new());
         for part in parts {
             match part {

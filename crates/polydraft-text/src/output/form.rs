@@ -158,6 +158,33 @@ impl CallForm {
         self.arguments == ArgumentForm::Json && self.object_depth() > 0
     }
 
+    /// The form without its outermost tags, where a call stands in two: some models leave out the
+    /// outer ones.
+    pub(crate) fn inner(&self) -> Option<Self> {
+        let ArgumentForm::Parameters(_) = &self.arguments else { return None };
+        let (Some(Piece::Text(first)), true) = (self.head.first(), self.opening.trim().is_empty())
+        else {
+            return None;
+        };
+        let (outer, rest) = first.trim_start().split_once('>')?;
+        let mut inner = self.clone();
+        inner.head[0] = Piece::Text(rest.trim_start().to_owned());
+        let closing = self.last_tag();
+        let Some(Piece::Text(last)) = inner.tail.last_mut() else { return None };
+        last.truncate(last.trim_end().len().checked_sub(closing.len())?);
+        let is_pair = outer.starts_with('<') && closing.starts_with("</");
+        (is_pair && rest.trim_start().starts_with('<') && last.trim().ends_with('>'))
+            .then_some(inner)
+    }
+
+    /// Last tag of a call.
+    pub(crate) fn last_tag(&self) -> &str {
+        match self.tail.last() {
+            Some(Piece::Text(text)) => text.rfind('<').map_or("", |at| text[at..].trim_end()),
+            _ => "",
+        }
+    }
+
     /// Number of objects around the arguments.
     pub(crate) fn object_depth(&self) -> usize {
         let count = |bracket: char| {

@@ -120,11 +120,6 @@ impl Reasoning {
         Self { form, state, pending: String::new() }
     }
 
-    /// Mark after the reasoning.
-    pub(crate) fn closing(&self) -> &str {
-        &self.form.closing
-    }
-
     /// Whether the output is in the reasoning.
     pub fn is_inside(&self) -> bool {
         matches!(self.state, State::Inside { .. })
@@ -138,15 +133,20 @@ impl Reasoning {
         split
     }
 
-    /// Ends the output. Returns the remaining text.
-    pub fn finish(&mut self) -> Split {
+    /// Ends the output; `is_cut` is whether a limit did, so that a mark may be incomplete. Returns
+    /// the remaining text.
+    pub fn finish(&mut self, is_cut: bool) -> Split {
         let pending = std::mem::take(&mut self.pending);
+        let is_mark = is_cut && !pending.trim().is_empty();
         match self.state {
+            State::Before | State::Answer | State::After { .. } if is_mark => Split::default(),
             State::Before | State::Answer | State::Marked | State::After { .. } => {
                 Split { answer: pending, ..Split::default() }
             }
             State::Inside { .. } => {
-                Split { reasoning: pending.trim_end().to_owned(), ..Split::default() }
+                let mark = if is_cut { partial_mark_len(&pending, &self.form.closing) } else { 0 };
+                let reasoning = pending[..pending.len() - mark].trim_end().to_owned();
+                Split { reasoning, ..Split::default() }
             }
             State::Between => Split::default(),
         }
@@ -243,7 +243,7 @@ mod tests {
         let split_chunks = |chunks: &[&str]| {
             let mut reasoning = Reasoning::new(form.clone(), end);
             let mut all: Vec<Split> = chunks.iter().map(|chunk| reasoning.push(chunk)).collect();
-            all.push(reasoning.finish());
+            all.push(reasoning.finish(false));
             all.into_iter().fold((String::new(), String::new()), |(a, b), split| {
                 (a + &split.reasoning, b + &split.answer)
             })

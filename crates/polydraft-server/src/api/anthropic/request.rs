@@ -52,15 +52,29 @@ enum Block {
     RedactedThinking {},
     ToolUse { id: String, name: String, input: Value },
     ToolResult { tool_use_id: String, content: Option<Blocks> },
+    Document { source: Source, title: Option<String>, context: Option<String> },
+}
+
+/// Source of a document.
+#[derive(Deserialize)]
+#[serde(
+    tag = "type",
+    rename_all = "snake_case",
+    expecting = r#"{"type": "text", "data": ..} or {"type": "content", "content": ..}"#
+)]
+enum Source {
+    Text { data: String },
+    Content { content: Blocks },
 }
 
 /// Types of blocks that are read, and their fields.
-const BLOCKS: [(&str, &[&str]); 5] = [
+const BLOCKS: [(&str, &[&str]); 6] = [
     ("text", &["text", "citations"]),
     ("thinking", &["thinking", "signature"]),
     ("redacted_thinking", &["data"]),
     ("tool_use", &["id", "name", "input", "caller"]),
     ("tool_result", &["tool_use_id", "content", "is_error"]),
+    ("document", &["source", "title", "context"]),
 ];
 
 /// Parts that a translation leaves out.
@@ -77,15 +91,19 @@ impl LeftOut {
     /// An invalid block; an image; with `strict` also what is left out.
     fn read_block(&mut self, block: Value, param: &str) -> Result<Option<Block>, Problem> {
         let kind = block.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
-        if is_media(&kind) {
+        if kind == "document" {
+            check_document(&block, param)?;
+        } else if is_media(&kind) {
             return Err(media_problem(&kind, param));
         }
         let known = BLOCKS.iter().find(|(known, _)| *known == kind);
         match known {
             Some((_, fields)) => {
                 let rest = block.as_object().into_iter().flatten();
-                let rest =
-                    rest.filter(|(name, _)| *name != "type" && !fields.contains(&name.as_str()));
+                let rest = rest.filter(|(name, value)| {
+                    let is_off = value.get("enabled") == Some(&Value::Bool(false));
+                    *name != "type" && !is_off && !fields.contains(&name.as_str())
+                });
                 let rest = rest.map(|(name, value)| (name.clone(), value.clone())).collect();
                 check_unread_fields(&rest, param, self.strict, &mut self.names)?;
             }
@@ -95,8 +113,44 @@ impl LeftOut {
                 return Ok(None);
             }
         }
-        read(block).map(Some).map_err(|problem| problem.with_param(param))
+        let block = read(block).map_err(|problem| problem.with_param(param))?;
+        let Block::Document { source, title, context } = block else { return Ok(Some(block)) };
+        let text = match source {
+            Source::Text { data } => data,
+            Source::Content { content } => join_text(content, &format!("{param}.source"), self)?,
+        };
+        Ok(Some(Block::Text { text: document_text(&text, title, context) }))
     }
+}
+
+/// Checks that a document is text.
+///
+/// # Errors
+/// A PDF, a URL or a file.
+fn check_document(block: &Value, param: &str) -> Result<(), Problem> {
+    let kind = block.pointer("/source/type").and_then(Value::as_str).unwrap_or_default();
+    if matches!(kind, "text" | "content") {
+        return Ok(());
+    }
+    let media = block.pointer("/source/media_type").and_then(Value::as_str);
+    let media = media.map(|media| format!(" ({media})")).unwrap_or_default();
+    let problem = format!(
+        "expected a document with a source of type text or content, got {kind:?}{media}: PDFs, \
+         URLs and files are not read here; send their text as {{\"type\": \"text\", \
+         \"media_type\": \"text/plain\", \"data\": ..}}"
+    );
+    let param = format!("{param}.source");
+    Err(Problem::invalid(problem).with_param(&param).with_code("unsupported_parameter"))
+}
+
+/// A document as the model reads it: in tags, on lines of its own.
+fn document_text(text: &str, title: Option<String>, context: Option<String>) -> String {
+    let mut lines = vec!["<document>".to_owned()];
+    let tag = |name: &str, text: String| format!("<{name}>{text}</{name}>");
+    lines.extend(title.map(|title| tag("title", title)));
+    lines.extend(context.map(|context| tag("context", context)));
+    lines.extend([text.to_owned(), "</document>\n".to_owned()]);
+    lines.join("\n")
 }
 
 #[derive(Deserialize)]
@@ -110,7 +164,11 @@ struct Tool {
 }
 
 #[derive(Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[serde(
+    tag = "type",
+    rename_all = "snake_case",
+    expecting = r#"{"type": "any"}, {"type": "auto"}, {"type": "none"} or {"type": "tool", ..}"#
+)]
 enum Choice {
     Auto { disable_parallel_tool_use: Option<bool> },
     Any { disable_parallel_tool_use: Option<bool> },
@@ -157,14 +215,18 @@ fn translate(request: Request, stops: &[String], left_out: &mut LeftOut) -> Resu
     if let Some(system) = system {
         output.push(json!({ "role": "system", "content": join_text(system, "system", left_out)? }));
     }
-    let continues = messages.last().is_some_and(|last| last.role == "assistant");
+    let is_prefix = messages.last().is_some_and(|last| last.role == "assistant");
     for (number, InputMessage { role, content }) in messages.into_iter().enumerate() {
         translate_message(&role, content, &format!("messages[{number}]"), left_out, &mut output)?;
     }
-    body.insert("messages".to_owned(), output.into());
-    if continues {
+    // An answer that begins with nothing is any answer.
+    let last = output.last().filter(|last| is_prefix && last["content"] == "");
+    if last.is_some_and(|last| last.as_object().is_some_and(|last| last.len() == 2)) {
+        output.pop();
+    } else if is_prefix {
         body.insert("continue_final_message".to_owned(), true.into());
     }
+    body.insert("messages".to_owned(), output.into());
     if !stops.is_empty() {
         body.insert("stop".to_owned(), json!(stops));
     }
@@ -231,6 +293,8 @@ fn translate_message(
     for block in blocks {
         match block {
             Block::Text { text } => body_text.push_str(&text),
+            // Read as text.
+            Block::Document { .. } => {}
             Block::Thinking { thinking } => thoughts.push_str(&thinking),
             Block::RedactedThinking {} => {}
             Block::ToolUse { id, name, input } => {

@@ -161,7 +161,7 @@ fn translate(common: Common, rest: Map<String, Value>) -> Value {
     }
     match think {
         Some(Value::Bool(think)) => {
-            body.insert("chat_template_kwargs".to_owned(), json!({ "enable_thinking": think }));
+            body.insert("enable_thinking".to_owned(), think.into());
         }
         Some(effort @ Value::String(_)) => drop(body.insert("reasoning_effort".to_owned(), effort)),
         _ => {}

@@ -14,12 +14,13 @@ use crate::api::shared::answer::{Answer, Shape};
 use crate::api::shared::conversation::{encode_messages, prompt_from_tokens, read_output};
 use crate::api::shared::error::Problem;
 use crate::api::shared::format;
-use crate::api::shared::messages::{ChatMessage, omitted_messages, to_messages};
+use crate::api::shared::messages::{ChatMessage, to_messages};
+use crate::api::shared::omitted::name_omitted;
 use crate::api::shared::params::Common;
 use crate::api::shared::read::read;
 use crate::api::shared::rest::ignored_params;
 use crate::api::shared::thinking::Thinking;
-use crate::api::shared::tools::{ToolParams, prepare_tools};
+use crate::api::shared::tools::{ToolForm, ToolParams, prepare_tools};
 use crate::api::shared::values::{Limit, flag, flag_or_false, limit};
 
 /// Parameters of conversations only.
@@ -152,6 +153,7 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Answer>, Pro
         tools: chat.tools,
         choice: chat.tool_choice,
         parallel: chat.parallel_tool_calls,
+        form: ToolForm::Nested,
     };
     let tools = prepare_tools(model, tool_params, form.as_ref(), &mut ignored)?;
     let mut form = match &tools {
@@ -159,13 +161,14 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Answer>, Pro
         None => form,
     };
     let messages = to_messages(model, messages, &mut ignored)?;
+    chat.thinking.name_without_effect(model, &mut ignored)?;
     let variables = chat.thinking.variables();
     let listed = tools.as_ref().map_or(&[][..], |tools| &tools.listed);
     let rendering = Rendering { tools: listed, variables: Some(&variables), ending };
     let prompt = match kv_transfer.and_then(|kv_transfer| kv_transfer.prompt_token_ids) {
         Some(tokens) => prompt_from_tokens(model, tokens)?,
         None => {
-            ignored.extend(omitted_messages(model, &messages, &rendering)?);
+            name_omitted(model, &messages, &rendering, &mut ignored)?;
             encode_messages(model, &messages, &rendering, truncation)?
         }
     };
@@ -177,7 +180,8 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Answer>, Pro
     let limits = chat.thinking.limits()?;
     let mut reader =
         read_output(model, &mut params, &mut form, continued, prompt.end, tools.as_ref(), limits);
-    if !separate {
+    reader.omits_reasoning = chat.thinking.omits_reasoning();
+    if !separate && !reader.omits_reasoning {
         reader.keep_reasoning();
     }
     model.check(&params)?;

@@ -19,12 +19,13 @@ use crate::api::shared::answer::{Answer, Shape, StreamUsage};
 use crate::api::shared::conversation::{encode_messages, read_output};
 use crate::api::shared::error::Problem;
 use crate::api::shared::format;
-use crate::api::shared::messages::{CallNames, Content, message_with_role, omitted_messages};
+use crate::api::shared::messages::{CallNames, Content, message_with_role};
+use crate::api::shared::omitted::name_omitted;
 use crate::api::shared::params::Common;
 use crate::api::shared::read::read;
 use crate::api::shared::rest::ignored_params;
 use crate::api::shared::thinking::Thinking;
-use crate::api::shared::tools::{ToolParams, prepare_tools};
+use crate::api::shared::tools::{ToolForm, ToolParams, prepare_tools};
 use crate::api::shared::values::null_is_default;
 use response::Response;
 pub use stored::{delete_stored, get_stored};
@@ -165,7 +166,8 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Response>, P
     });
     let listed = request.tools.map(|tools| tools.into_iter().map(nest_function).collect());
     let choice = request.tool_choice.map(nest_function);
-    let tool_params = ToolParams { tools: listed, choice, parallel: request.parallel_tool_calls };
+    let (parallel, form_shown) = (request.parallel_tool_calls, ToolForm::Flat);
+    let tool_params = ToolParams { tools: listed, choice, parallel, form: form_shown };
     let tools = prepare_tools(model, tool_params, form.as_ref(), &mut ignored);
     // Tools are not nested in this form: adapt the path.
     let tools = tools.map_err(|problem| match problem.error.param.clone() {
@@ -180,17 +182,18 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Response>, P
     let model_name = common.model.clone().unwrap_or_else(|| model.name().to_owned());
     let storage = request.store.unwrap_or(true).then(|| (model.stored_responses.clone(), items));
     let thinking = request.thinking.or_effort(effort);
+    thinking.name_without_effect(model, &mut ignored)?;
     let variables = thinking.variables();
     let listed = tools.as_ref().map_or(&[][..], |tools| &tools.listed);
     let rendering =
         Rendering { tools: listed, variables: Some(&variables), ending: Ending::Answer };
-    ignored.extend(omitted_messages(model, &messages, &rendering)?);
+    name_omitted(model, &messages, &rendering, &mut ignored)?;
     let prompt = encode_messages(model, &messages, &rendering, truncation)?;
     params.prompt = prompt.tokens;
     if let Some(truncation) = truncation {
         truncation.truncate(&mut params.prompt, model.context, params.limits.max_tokens);
     }
-    let reader = read_output(
+    let mut reader = read_output(
         model,
         &mut params,
         &mut form,
@@ -199,6 +202,7 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Response>, P
         tools.as_ref(),
         thinking.limits()?,
     );
+    reader.omits_reasoning = thinking.omits_reasoning();
     model.check(&params)?;
     let prompt = request.enable_response_messages.then(|| params.prompt.clone());
     let requests = vec![params];
@@ -309,6 +313,8 @@ fn append_items(
             ignored.push(format!("input[{number}] ({kind})"));
             continue;
         }
+        // A tool may return nothing.
+        let has_output = item.get("output").is_some();
         let item = read(item.clone())
             .map_err(|problem| problem.with_param(&format!("input[{number}]")))?;
         let Item { kind, role, content, call_id, name, arguments, output } = item;
@@ -318,11 +324,16 @@ fn append_items(
                 let content = content.ok_or_else(|| missing("content"))?;
                 let text =
                     content.text(&["input_text", "output_text", "text"], &param("content"))?;
-                messages.push(message_with_role(
-                    &role.ok_or_else(|| missing("role"))?,
-                    text,
-                    &param("role"),
-                )?);
+                let role = role.ok_or_else(|| missing("role"))?;
+                let message = message_with_role(&role, text, &param("role"))?;
+                let is_answer = |last: &&mut Message| {
+                    message.role == "assistant" && !last.tool_calls.is_empty()
+                };
+                match messages.last_mut().filter(is_answer) {
+                    // Text after a call, of the same answer.
+                    Some(last) => last.content.push_str(&message.content),
+                    None => messages.push(message),
+                }
             }
             // Current chat templates omit earlier reasoning.
             "reasoning" => {}
@@ -343,9 +354,11 @@ fn append_items(
                 }
             }
             "function_call_output" => {
-                let output = output
-                    .ok_or_else(|| missing("output"))?
-                    .text(&["input_text"], &param("output"))?;
+                let output = match output {
+                    Some(output) => output.text(&["input_text"], &param("output"))?,
+                    None if has_output => String::new(),
+                    None => return Err(missing("output")),
+                };
                 messages
                     .push(call_names.answer(output, call_id.ok_or_else(|| missing("call_id"))?));
             }

@@ -31,8 +31,11 @@ pub async fn read_request(
     let (head, body) = request.into_parts();
     let body = read_body(models.options().max_body_bytes, &head.headers, body).await?;
     let body = run_blocking(move || parse(&body)).await?;
-    let model = match body.get("model") {
-        None | Some(Value::Null) => None,
+    // Older clients of Ollama's name models so.
+    let fields: &[&str] = if head.uri.path().ends_with("/api/show") { &["name"] } else { &[] };
+    let given = ["model"].iter().chain(fields).filter_map(|field| body.get(*field));
+    let model = match given.into_iter().find(|model| !model.is_null()) {
+        None => None,
         Some(Value::String(model)) => Some(model.as_str()),
         Some(_) => return Err(Problem::invalid("model: expected a string").with_param("model")),
     };
@@ -118,7 +121,7 @@ async fn decode<A: Reply + 'static>(
     let Prepared { mut requests, form, answer, stream, ignored } =
         run_blocking(move || prepare(&shared, body)).await?;
     let mut answer: Box<dyn Reply> = Box::new(answer);
-    let ignored = IgnoredParams::new(&ignored);
+    let ignored = IgnoredParams::new(&ignored, log.as_deref());
     if model.options.context.is_some() {
         requests.iter_mut().for_each(|params| model.limit_to_context(params));
     }
@@ -187,7 +190,7 @@ const MAX_HEADER_BYTES: usize = 1024;
 struct IgnoredParams(Option<HeaderValue>);
 
 impl IgnoredParams {
-    fn new(names: &[String]) -> Self {
+    fn new(names: &[String], log: Option<&RequestLog>) -> Self {
         if names.is_empty() {
             return Self(None);
         }
@@ -195,7 +198,8 @@ impl IgnoredParams {
         // Headers allow visible ASCII only.
         names.retain(|character| character == ' ' || character.is_ascii_graphic());
         names.truncate(MAX_HEADER_BYTES);
-        log::info!("ignored parameters: {names}");
+        let id = log.map_or("", RequestLog::id);
+        log::info!(id; "ignored parameters: {names}");
         Self(HeaderValue::from_str(&names).ok())
     }
 

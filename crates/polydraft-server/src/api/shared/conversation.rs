@@ -140,6 +140,7 @@ pub fn read_output(
     params.visible_special_tokens.sort_unstable();
     params.visible_special_tokens.dedup();
     *form = form.take().map(|form| form.in_output(marks, prompt, Marks(Some(tokenizer))));
+    let has_grammar = tools.is_some_and(|tools| tools.grammar.is_some());
     let tools = tools.map(|tools| tools.called.clone()).unwrap_or_default();
     // An answer that goes on has no reasoning of its own.
     let splits_reasoning =
@@ -155,7 +156,14 @@ pub fn read_output(
     }
     params.thinking =
         limits.budget.and_then(|max| ThinkingBudget::new(max, marks, prompt, tokenizer));
-    OutputReader { form: output, splits_reasoning, prompt, tools }
+    OutputReader {
+        form: output,
+        splits_reasoning,
+        prompt,
+        tools,
+        has_grammar,
+        omits_reasoning: false,
+    }
 }
 
 #[cfg(test)]

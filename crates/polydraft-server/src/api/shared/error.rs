@@ -33,7 +33,7 @@ pub struct Detail {
     pub code: Option<&'static str>,
 }
 
-/// Message of a [`Problem`], attached to its response for the log.
+/// Message of a [`Problem`] with its place in the request, attached to its response for the log.
 #[derive(Debug, Clone)]
 pub struct Reason(pub String);
 
@@ -114,13 +114,18 @@ impl Problem {
             status if status.is_server_error() => "api_error",
             _ => "invalid_request_error",
         };
-        let message = match &self.error.param {
+        let message = self.located_message();
+        json!({ "type": "error", "error": { "type": kind, "message": message } })
+    }
+
+    /// Message with the parameter, where it does not name it.
+    pub fn located_message(&self) -> String {
+        match &self.error.param {
             Some(param) if !self.error.message.contains(param.as_str()) => {
                 format!("{param}: {}", self.error.message)
             }
             _ => self.error.message.clone(),
-        };
-        json!({ "type": "error", "error": { "type": kind, "message": message } })
+        }
     }
 
     /// Body in Ollama's form.
@@ -145,7 +150,7 @@ impl Problem {
             Dialect::Anthropic => self.for_anthropic(),
             Dialect::Ollama => self.for_ollama(),
         };
-        let reason = Extension(Reason(self.error.message));
+        let reason = Extension(Reason(self.located_message()));
         (self.status, headers, reason, Json(body)).into_response()
     }
 }
@@ -256,5 +261,22 @@ impl From<polydraft_text::Error> for Problem {
                 Self::internal()
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_in_the_log_name_the_place_of_the_problem() {
+        let problem = Problem::invalid("expected a string").with_param("messages[2].content");
+        let Some(Reason(reason)) = problem.response(Dialect::OpenAi).extensions_mut().remove()
+        else {
+            panic!("no reason");
+        };
+        assert_eq!(reason, "messages[2].content: expected a string");
+        let named = Problem::invalid("top_k: expected a number").with_param("top_k");
+        assert_eq!(named.located_message(), "top_k: expected a number");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use polydraft_text::{Message, Rendering, read_json};
+use polydraft_text::{Message, read_json};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
@@ -194,41 +194,6 @@ impl CallNames {
     }
 }
 
-/// Maximum custom roles that are checked in a prompt.
-const MAX_CUSTOM_ROLES: usize = 16;
-
-/// Paths of messages with a custom role that the template omits, the first one of each role. The
-/// template reports no error for them, so they are reported to clients as ignored parameters.
-///
-/// # Errors
-/// Errors of the template.
-pub fn omitted_messages(
-    model: &LoadedModel,
-    messages: &[Message],
-    rendering: &Rendering,
-) -> Result<Vec<String>, Problem> {
-    let Some(chat) = &model.language.chat else { return Ok(Vec::new()) };
-    let mut first_of_role: Vec<usize> = Vec::new();
-    for (number, message) in messages.iter().enumerate() {
-        let is_known = matches!(&*message.role, "system" | "user" | "assistant" | "tool");
-        if !is_known && first_of_role.iter().all(|first| messages[*first].role != message.role) {
-            first_of_role.push(number);
-        }
-    }
-    first_of_role.truncate(MAX_CUSTOM_ROLES);
-    if first_of_role.is_empty() {
-        return Ok(Vec::new());
-    }
-    // Append marks: a template may write the content in another form.
-    let mark = format!("{:032x}", polydraft_runtime::random::<u128>());
-    let mark = |number: usize| format!("{mark}n{number}n");
-    let mut marked = messages.to_vec();
-    first_of_role.iter().for_each(|first| marked[*first].content.push_str(&mark(*first)));
-    let text = chat.render_joined(&marked, rendering)?;
-    first_of_role.retain(|first| !text.contains(&mark(*first)));
-    Ok(first_of_role.iter().map(|first| format!("messages[{first}]")).collect())
-}
-
 /// Converts the messages of a conversation for the template.
 ///
 /// # Errors
@@ -267,7 +232,8 @@ pub fn to_messages(
         }
         let content = match content {
             Some(content) => content.text(&["text"], &param(".content"))?,
-            None if calls.is_empty() && role != "assistant" => {
+            // An answer may have calls only, and a tool may return nothing.
+            None if calls.is_empty() && role != "assistant" && role != "tool" => {
                 return invalid(".content", "expected a string or a list of parts");
             }
             None => String::new(),

@@ -15,6 +15,10 @@ pub struct OutputReader {
     pub prompt: PromptEnd,
     /// Tools whose calls are recognised.
     pub tools: Arc<Vec<Tool>>,
+    /// Whether a grammar holds the calls.
+    pub has_grammar: bool,
+    /// Whether the reasoning is left out of the answer.
+    pub omits_reasoning: bool,
 }
 
 impl OutputReader {
@@ -25,7 +29,12 @@ impl OutputReader {
 
     /// Parser of a new answer.
     pub fn parser(&self) -> OutputParser {
-        OutputParser::new(&self.form, self.splits_reasoning, self.prompt, self.tools.clone())
+        let tools = self.tools.clone();
+        let mut parser = OutputParser::new(&self.form, self.splits_reasoning, self.prompt, tools);
+        if self.has_grammar {
+            parser.require_outer_tags();
+        }
+        parser
     }
 }
 

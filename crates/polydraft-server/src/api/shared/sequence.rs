@@ -98,13 +98,17 @@ pub struct SequenceOutput {
     pub tokens: usize,
     /// Parses reasoning and tool calls, if enabled.
     pub parser: Option<OutputParser>,
+    /// Whether the reasoning is counted and left out.
+    pub omits_reasoning: bool,
     /// Kinds of output, in order.
     pub runs: Vec<Run>,
+    /// Number of tokens at the end of each run.
+    pub run_ends: Vec<usize>,
 }
 
 impl SequenceOutput {
     /// Adds more output, of this many tokens. Returns how many of them belong to the reasoning: in
-    /// a chunk with its end, as many as the text up to there has.
+    /// a chunk with one of its marks, as many as its text there has.
     pub fn push(&mut self, output: String, tokens: usize, tokenizer: &Tokenizer) -> usize {
         let Some(parser) = &mut self.parser else {
             self.append(vec![OutputPart::Text(output)]);
@@ -113,17 +117,19 @@ impl SequenceOutput {
         let was_inside = parser.is_in_reasoning();
         let parts = parser.push(&output);
         let is_inside = parser.is_in_reasoning();
-        let has_more = parts.iter().any(|part| matches!(part, OutputPart::Reasoning(_)));
-        let end = parser.reasoning_end(&output);
+        let thoughts = parts.iter().filter_map(|part| match part {
+            OutputPart::Reasoning(text) => Some(text.as_str()),
+            _ => None,
+        });
+        let count =
+            |text: &str| tokenizer.encode_plain(text).map_or(tokens, |part| part.len().min(tokens));
+        let has_other = parts.iter().any(|part| !matches!(part, OutputPart::Reasoning(_)));
+        let inside = match was_inside && is_inside && !has_other {
+            true => tokens,
+            false => thoughts.map(count).sum::<usize>().min(tokens),
+        };
         self.append(parts);
-        match (was_inside || has_more, is_inside, end) {
-            (_, true, _) => tokens,
-            (true, false, Some(end)) => {
-                tokenizer.encode_plain(&output[..end]).map_or(tokens, |part| part.len().min(tokens))
-            }
-            (true, false, None) => tokens,
-            (false, false, _) => 0,
-        }
+        inside
     }
 
     /// Ends the output.
@@ -143,6 +149,7 @@ impl SequenceOutput {
     fn append(&mut self, parts: Vec<OutputPart>) {
         for part in parts {
             match (part, self.calls.last_mut()) {
+                (OutputPart::Reasoning(_), _) if self.omits_reasoning => {}
                 (OutputPart::Reasoning(more), _) => {
                     self.reasoning.push_str(&more);
                     self.extend_run(Run::Reasoning(more.len()));
@@ -159,6 +166,9 @@ impl SequenceOutput {
                 // Arguments follow a call.
                 (OutputPart::Arguments(_), None) => {}
             }
+            // The last run has grown.
+            self.run_ends.truncate(self.runs.len().saturating_sub(1));
+            self.run_ends.resize(self.runs.len(), self.tokens);
         }
     }
 
@@ -186,5 +196,47 @@ impl SequenceOutput {
         let has_text = !self.text.is_empty() || !self.reasoning.is_empty();
         let has_scores = !self.scores.is_empty() || !self.traces.is_empty();
         has_text || has_scores || has_call_news || self.finish.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use polydraft_text::{OutputForm, PromptEnd, Tool};
+
+    use super::*;
+
+    /// A word is a token; an underscore is a space.
+    #[test]
+    fn counts_the_tokens_of_the_reasoning_without_headers_and_calls() {
+        let file =
+            br#"{"model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 0, "b": 1}},
+            "pre_tokenizer": {"type": "WhitespaceSplit"}}"#;
+        let tokenizer = Tokenizer::parse(file, "tokenizer.json").unwrap();
+        let tools = Arc::new(vec![Tool { name: "f".to_owned(), schema: Value::Bool(true) }]);
+        let channels = OutputForm { has_channels: true, ..OutputForm::default() };
+        let mut marks = OutputForm::default();
+        (marks.reasoning.opening, marks.reasoning.closing) = ("<think>".into(), "</think>".into());
+        let call = "<|channel|> commentary_to=functions.f <|message|> {} <|call|>";
+        for (form, output, expected) in [
+            (&channels, "<|channel|> analysis <|message|> a_ b <|end|>", 2),
+            (&channels, call, 0),
+            (&channels, "<|channel|> final <|message|> a_ b <|end|>", 0),
+            (&marks, "<think> a_ b_ a </think> b", 3),
+            (&marks, "a_ b", 0),
+        ] {
+            for size in [1, 2, 3, 20] {
+                let words: Vec<String> = output.split(' ').map(|w| w.replace('_', " ")).collect();
+                let mut sequence = SequenceOutput {
+                    parser: Some(OutputParser::new(form, true, PromptEnd::Before, tools.clone())),
+                    ..SequenceOutput::default()
+                };
+                let counts = words
+                    .chunks(size)
+                    .map(|chunk| sequence.push(chunk.concat(), chunk.len(), &tokenizer));
+                assert_eq!(counts.sum::<usize>(), expected, "{output} by {size}");
+            }
+        }
     }
 }

@@ -101,7 +101,7 @@ impl AnswerStream {
                 }
                 Err(problem) => {
                     if let Some(log) = &self.log {
-                        log.set_reason(&problem.error.message);
+                        log.set_reason(&problem.located_message());
                     }
                     self.ready.extend(answer.stream_error(&problem));
                     self.events.close();

@@ -1,11 +1,13 @@
 //! Parameters of a model's reasoning, under the names of several servers.
 
+use polydraft_text::OutputForm;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::error::Problem;
 use super::values::{flag, flag_or_false};
+use crate::LoadedModel;
 
 /// Parameters of reasoning.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -35,6 +37,13 @@ pub struct Thinking {
     /// Whether stop strings also end the reasoning. Default: false, only the answer.
     #[serde(default, deserialize_with = "flag_or_false")]
     stop_in_reasoning: bool,
+    /// Whether the answer contains the reasoning. Default: true.
+    #[serde(default, deserialize_with = "flag")]
+    include_reasoning: Option<bool>,
+    /// Whether the reasoning effort has the name `reasoning.effort`.
+    #[serde(skip)]
+    #[schema(ignore)]
+    has_nested_effort: bool,
 }
 
 /// Deserializes a number of tokens. The error names the parameter: in flattened structures the path
@@ -73,22 +82,94 @@ pub struct ThinkingLimits {
 impl Thinking {
     /// Sets the reasoning effort unless it is set.
     pub fn or_effort(mut self, effort: Option<String>) -> Self {
+        self.has_nested_effort = self.reasoning_effort.is_none();
         self.reasoning_effort = self.reasoning_effort.or(effort);
         self
+    }
+
+    /// Whether the answer is to have no reasoning, which the model may write nevertheless.
+    pub fn omits_reasoning(&self) -> bool {
+        self.include_reasoning == Some(false)
+    }
+
+    /// Whether the model is to reason, if the request says so.
+    fn switch(&self) -> Option<bool> {
+        let kind = self.thinking.as_ref().and_then(|switch| switch.kind.as_deref());
+        let is_off = self.reasoning_effort.as_deref() == Some("none");
+        match (self.enable_thinking, kind) {
+            (Some(enabled), _) => Some(enabled),
+            (None, Some("disabled")) => Some(false),
+            (None, Some("enabled" | "adaptive")) => Some(true),
+            (None, _) => is_off.then_some(false),
+        }
+    }
+
+    /// Names parameters without effect with this model as ignored: variables that its chat
+    /// template does not read, and budgets without reasoning.
+    ///
+    /// # Errors
+    /// With the server's option `strict`, the first of them.
+    pub fn name_without_effect(
+        &self,
+        model: &LoadedModel,
+        ignored: &mut Vec<String>,
+    ) -> Result<(), Problem> {
+        for (param, reason) in self.without_effect(&model.output_form()) {
+            if model.options.strict {
+                let problem = format!("{param} has no effect with this model: {reason}");
+                return Err(Problem::invalid(problem)
+                    .with_param(&param)
+                    .with_code("unsupported_parameter"));
+            }
+            ignored.push(format!("{param} ({reason})"));
+        }
+        Ok(())
+    }
+
+    /// Parameters without effect, and why.
+    fn without_effect(&self, output: &OutputForm) -> Vec<(String, &'static str)> {
+        const UNREAD: &str = "the chat template does not read it";
+        const NO_REASONING: &str = "the model has no reasoning";
+        let reads = |name: &str| output.variables.iter().any(|variable| variable == name);
+        let has_reasoning = output.has_channels || output.reasoning.has_reasoning();
+        let reads_switch = reads("enable_thinking") || reads("thinking");
+        // A model that always reasons, or never, does what it is told to.
+        let is_done = self.switch().is_none_or(|enabled| reads_switch || enabled == has_reasoning);
+        let mut unused = Vec::new();
+        let effort = if self.has_nested_effort { "reasoning.effort" } else { "reasoning_effort" };
+        match self.reasoning_effort.as_deref() {
+            None => {}
+            _ if reads("reasoning_effort") => {}
+            Some("none") if is_done => {}
+            Some(_) => unused.push((effort.to_owned(), UNREAD)),
+        }
+        let reason = if has_reasoning { UNREAD } else { NO_REASONING };
+        let is_switched = self.thinking.as_ref().is_some_and(|switch| switch.kind.is_some());
+        if !is_done && self.enable_thinking.is_some() {
+            unused.push(("enable_thinking".to_owned(), reason));
+        } else if !is_done && is_switched {
+            unused.push(("thinking".to_owned(), reason));
+        }
+        let budget = match &self.thinking {
+            _ if self.thinking_token_budget.is_some_and(|budget| budget >= 0) => {
+                Some("thinking_token_budget")
+            }
+            Some(Switch { budget_tokens: Some(0..), .. }) => Some("thinking.budget_tokens"),
+            _ => None,
+        };
+        if let Some(name) = budget.filter(|_| !has_reasoning) {
+            unused.push((name.to_owned(), NO_REASONING));
+        }
+        let given = self.chat_template_kwargs.iter().flat_map(Map::keys);
+        let unread = given.filter(|name| !reads(name));
+        unused.extend(unread.map(|name| (format!("chat_template_kwargs.{name}"), UNREAD)));
+        unused
     }
 
     /// Variables for a chat template: those of the request override the others.
     pub fn variables(&self) -> Map<String, Value> {
         let mut variables = Map::new();
-        let kind = self.thinking.as_ref().and_then(|switch| switch.kind.as_deref());
-        let is_off = self.reasoning_effort.as_deref() == Some("none");
-        let switch = match (self.enable_thinking, kind) {
-            (Some(enabled), _) => Some(enabled),
-            (None, Some("disabled")) => Some(false),
-            (None, Some("enabled" | "adaptive")) => Some(true),
-            (None, _) => is_off.then_some(false),
-        };
-        if let Some(enabled) = switch {
+        if let Some(enabled) = self.switch() {
             // Templates know one of the two names.
             for name in ["enable_thinking", "thinking"] {
                 variables.insert(name.to_owned(), enabled.into());
@@ -149,5 +230,44 @@ mod tests {
         }
         let both = json!({ "reasoning_budget": 1, "thinking": { "budget_tokens": 2 } });
         assert!(thinking(both).limits().is_err());
+    }
+
+    #[test]
+    fn names_parameters_without_effect() {
+        let mut plain = OutputForm::default();
+        let mut thinks = OutputForm::default();
+        thinks.reasoning.closing = "</think>".to_owned();
+        let mut switches = thinks.clone();
+        switches.variables = vec!["enable_thinking".to_owned(), "reasoning_effort".to_owned()];
+        plain.variables = vec!["tools".to_owned()];
+        for (value, form, expected) in [
+            (json!({ "reasoning_effort": "low" }), &plain, "reasoning_effort"),
+            (json!({ "reasoning_effort": "low" }), &switches, ""),
+            (json!({ "reasoning_effort": "none" }), &plain, ""),
+            (json!({ "reasoning_effort": "none" }), &thinks, "reasoning_effort"),
+            (json!({ "enable_thinking": true }), &plain, "enable_thinking"),
+            (json!({ "enable_thinking": true }), &thinks, ""),
+            (json!({ "enable_thinking": false }), &thinks, "enable_thinking"),
+            (json!({ "enable_thinking": false }), &switches, ""),
+            (json!({ "thinking": { "type": "disabled" } }), &thinks, "thinking"),
+            (
+                json!({ "thinking": { "type": "enabled", "budget_tokens": 5 } }),
+                &plain,
+                "thinking thinking.budget_tokens",
+            ),
+            (json!({ "reasoning_budget": 5 }), &plain, "thinking_token_budget"),
+            (json!({ "reasoning_budget": -1 }), &plain, ""),
+            (json!({ "reasoning_budget": 5 }), &thinks, ""),
+            (
+                json!({ "chat_template_kwargs": { "tools": 1, "x": 2 } }),
+                &plain,
+                "chat_template_kwargs.x",
+            ),
+        ] {
+            let thinking: Thinking = serde_json::from_value(value.clone()).expect("valid");
+            let found = thinking.without_effect(form);
+            let names: Vec<String> = found.into_iter().map(|(name, _)| name).collect();
+            assert_eq!(names.join(" "), expected, "{value}");
+        }
     }
 }

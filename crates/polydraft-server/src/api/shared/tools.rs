@@ -66,6 +66,38 @@ pub struct ToolParams {
     pub choice: Option<Value>,
     /// `parallel_tool_calls`
     pub parallel: Option<bool>,
+    /// Form that errors show.
+    pub form: ToolForm,
+}
+
+/// Form of tools and choices on a route.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ToolForm {
+    /// With the fields of a function in `function`.
+    #[default]
+    Nested,
+    /// With these fields beside the type, as in `/v1/responses`.
+    Flat,
+}
+
+impl ToolForm {
+    /// A tool.
+    fn tool(self) -> &'static str {
+        match self {
+            Self::Nested => {
+                r#"{"type": "function", "function": {"name": .., "parameters": .., ..}}"#
+            }
+            Self::Flat => r#"{"type": "function", "name": .., "parameters": .., ..}"#,
+        }
+    }
+
+    /// The choice of one tool.
+    fn choice(self) -> &'static str {
+        match self {
+            Self::Nested => r#"{"type": "function", "function": {"name": ..}}"#,
+            Self::Flat => r#"{"type": "function", "name": ..}"#,
+        }
+    }
 }
 
 /// Converts the three parameters; `None` if no tool may be called. An answer without calls has the
@@ -77,15 +109,15 @@ pub struct ToolParams {
 /// unknown tool, or one that cannot be enforced; a form other than JSON.
 pub fn prepare_tools(
     model: &LoadedModel,
-    ToolParams { tools, choice, parallel }: ToolParams,
+    ToolParams { tools, choice, parallel, form: shown }: ToolParams,
     otherwise: Option<&Form>,
     ignored: &mut Vec<String>,
 ) -> Result<Option<Tools>, Problem> {
     let mut listed = tools.unwrap_or_default();
-    let choice = parse_choice(choice)?;
+    let choice = parse_choice(choice, shown)?;
     check_range("tools", listed.len(), 0, MAX_TOOLS)?;
     check_range("tools", listed.iter().map(|tool| tool.to_string().len()).sum(), 0, MAX_BYTES)?;
-    let mut functions = read_tools(&mut listed, model.options.strict, ignored)?;
+    let mut functions = read_tools(&mut listed, shown, model.options.strict, ignored)?;
     if listed.is_empty() {
         return match choice {
             None | Some((Choice::Auto, _)) => Ok(None),
@@ -131,6 +163,7 @@ pub fn prepare_tools(
 /// Invalid descriptions; with `strict` also those of other kinds.
 fn read_tools(
     listed: &mut Vec<Value>,
+    shown: ToolForm,
     strict: bool,
     ignored: &mut Vec<String>,
 ) -> Result<Vec<Function>, Problem> {
@@ -148,6 +181,11 @@ fn read_tools(
             }
             ignored.push(format!("{} ({kind})", param("")));
             continue;
+        }
+        let has_name = tool.pointer("/function/name").is_some_and(Value::is_string);
+        if !has_name {
+            let problem = format!("expected {} with a string as the name", shown.tool());
+            return Err(Problem::invalid(problem).with_param(&param("")));
         }
         let Listed { function } = read(tool.clone()).map_err(|problem| {
             let inner = problem.error.param.clone().map(|inner| format!(".{inner}"));
@@ -215,7 +253,7 @@ fn without_form(
 }
 
 /// Parses the choice; `None` if no tool may be called.
-fn parse_choice(choice: Option<Value>) -> Result<Option<Among>, Problem> {
+fn parse_choice(choice: Option<Value>, shown: ToolForm) -> Result<Option<Among>, Problem> {
     if let Some(choice) = choice.as_ref().filter(|choice| choice["type"] == "allowed_tools") {
         return parse_allowed(choice).map(Some);
     }
@@ -231,12 +269,11 @@ fn parse_choice(choice: Option<Value>) -> Result<Option<Among>, Problem> {
         _ => match name {
             Some(name) => Ok(Some((Choice::Named(name), None))),
             None => {
-                let expected = concat!(
-                    r#""none", "auto", "required", "#,
-                    r#"{"type": "function", "function": {"name": ..}} or "#,
+                let problem = Problem::invalid(format!(
+                    r#"tool_choice: expected "none", "auto", "required", {} or {}"#,
+                    shown.choice(),
                     r#"{"type": "allowed_tools", ..}"#
-                );
-                let problem = Problem::invalid(format!("tool_choice: expected {expected}"));
+                ));
                 Err(problem.with_param("tool_choice").with_code("unsupported_parameter"))
             }
         },

@@ -32,7 +32,7 @@ pub struct PromptDetails {
 /// Details of the sequences' tokens.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
 pub struct CompletionDetails {
-    /// Tokens of the reasoning, with its marks.
+    /// Tokens of the reasoning, without its marks.
     pub reasoning_tokens: usize,
 }
 

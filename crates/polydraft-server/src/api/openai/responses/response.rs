@@ -1,5 +1,6 @@
-//! Answer of `/v1/responses` as it grows: a message and tool calls, each an item of its own.
+//! Answer of `/v1/responses` as it grows: each run of reasoning or text, and each call, is an item.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use axum::response::{self, IntoResponse};
@@ -17,25 +18,6 @@ use crate::api::shared::tokens::{self, Naming};
 use crate::api::{Reply, StreamEvent};
 use crate::worker::Event;
 
-/// Item of an answer, in the order in which a stream opened them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Item {
-    /// Reasoning before the answer.
-    Reasoning,
-    Message,
-    /// Call by index, and the bytes of its arguments sent so far.
-    Call(usize, usize),
-}
-
-impl Item {
-    fn is_same(self, other: Self) -> bool {
-        match (self, other) {
-            (Self::Call(number, _), Self::Call(other, _)) => number == other,
-            (item, other) => item == other,
-        }
-    }
-}
-
 /// An answer as it grows.
 pub struct Response {
     inner: Answer,
@@ -43,14 +25,15 @@ pub struct Response {
     model: String,
     /// Parameters of the request, which the answer repeats.
     settings: Value,
-    items: Vec<Item>,
     /// Id of the answer that this one continues.
     previous: Option<String>,
     /// Store for the answer and the conversation before it, unless it is not to be stored.
     storage: Option<(Arc<Store>, Vec<Value>)>,
-    /// Bytes of reasoning and of text, and tokens, sent so far.
-    sent_reasoning: usize,
-    sent_text: usize,
+    /// Items closed so far, and whether the next one is open.
+    closed: usize,
+    is_open: bool,
+    /// Bytes of the open item, and tokens of messages, sent so far.
+    sent_bytes: usize,
     sent_tokens: usize,
     /// Number of events sent.
     sent_events: usize,
@@ -74,11 +57,11 @@ impl Response {
             id: polydraft_runtime::random(),
             model,
             settings,
-            items: Vec::new(),
             previous,
             storage,
-            sent_reasoning: 0,
-            sent_text: 0,
+            closed: 0,
+            is_open: false,
+            sent_bytes: 0,
             sent_tokens: 0,
             sent_events: 0,
             prompt: None,
@@ -116,14 +99,18 @@ impl Response {
         object
     }
 
-    fn item_id(&self, item: Item) -> String {
-        match item {
-            Item::Reasoning => format!("rs_{:032x}", self.id),
-            Item::Message => format!("msg_{:032x}", self.id),
-            Item::Call(number, _) => {
-                format!("fc_{:032x}", self.id.wrapping_add(1 + number as u128))
-            }
-        }
+    /// Run of an item; after the last one an empty message may follow.
+    fn run(&self, index: usize) -> Run {
+        self.inner.runs().get(index).copied().unwrap_or(Run::Text(0))
+    }
+
+    fn item_id(&self, index: usize) -> String {
+        let kind = match self.run(index) {
+            Run::Reasoning(_) => "rs",
+            Run::Text(_) => "msg",
+            Run::Call(_) => "fc",
+        };
+        format!("{kind}_{:032x}", self.id.wrapping_add(index as u128))
     }
 
     fn status(&self) -> &'static str {
@@ -134,62 +121,81 @@ impl Response {
         }
     }
 
-    fn message_part(&self) -> Value {
-        let logprobs =
-            tokens::chat_logprobs(self.inner.tokenizer(), Naming::String, self.scores().to_vec());
-        json!({ "type": "output_text", "text": self.inner.first().0, "annotations": [],
-            "logprobs": logprobs })
+    /// Text of an item so far: reasoning, text, or the arguments of a call.
+    fn content(&self, index: usize) -> &str {
+        let bytes = |run: &Run| match (run, self.run(index)) {
+            (Run::Reasoning(bytes), Run::Reasoning(_)) | (Run::Text(bytes), Run::Text(_)) => *bytes,
+            _ => 0,
+        };
+        let runs = self.inner.runs();
+        let start = runs[..index.min(runs.len())].iter().map(bytes).sum();
+        match self.run(index) {
+            Run::Reasoning(length) => &self.inner.reasoning()[start..start + length],
+            Run::Text(length) => &self.inner.first().0[start..start + length],
+            Run::Call(number) => &self.inner.calls()[number].arguments,
+        }
     }
 
-    fn reasoning_part(&self) -> Value {
-        json!({ "type": "reasoning_text", "text": self.inner.reasoning() })
+    /// Tokens of a message: those after the message before it, since a step of the engine may end
+    /// one item and begin the next; a last item has all that follow.
+    fn message_tokens(&self, index: usize) -> Range<usize> {
+        let (ends, length) = (self.inner.run_ends(), self.scores().len());
+        let before = self.inner.runs().iter().zip(ends).take(index);
+        let messages = before.filter(|(run, _)| matches!(run, Run::Text(_)));
+        let start = messages.map(|(_, end)| *end).next_back().unwrap_or(0).min(length);
+        let end = if index + 1 < ends.len() { ends[index] } else { length };
+        start..end.min(length).max(start)
+    }
+
+    fn logprobs(&self, tokens: Range<usize>) -> Value {
+        let scores = self.scores()[tokens].to_vec();
+        json!(tokens::chat_logprobs(self.inner.tokenizer(), Naming::String, scores))
+    }
+
+    /// Content of an item: a part of a message or of the reasoning; `None` for calls.
+    fn part(&self, index: usize, complete: bool) -> Option<Value> {
+        let text = if complete { self.content(index) } else { "" };
+        let tokens = if complete { self.message_tokens(index) } else { 0..0 };
+        match self.run(index) {
+            Run::Reasoning(_) => Some(json!({ "type": "reasoning_text", "text": text })),
+            Run::Text(_) => Some(json!({ "type": "output_text", "text": text, "annotations": [],
+                "logprobs": self.logprobs(tokens) })),
+            Run::Call(_) => None,
+        }
     }
 
     /// Object of an item, complete or as it begins.
-    fn item(&self, item: Item, complete: bool) -> Value {
-        let (id, status) = (self.item_id(item), self.status());
-        match item {
-            Item::Reasoning => {
-                let content: Vec<Value> =
-                    complete.then(|| self.reasoning_part()).into_iter().collect();
-                json!({ "type": "reasoning", "id": id, "status": status, "summary": [],
-                    "content": content })
-            }
-            Item::Message => {
-                let content: Vec<Value> =
-                    complete.then(|| self.message_part()).into_iter().collect();
-                json!({ "type": "message", "id": id, "status": status, "role": "assistant",
-                    "content": content })
-            }
-            Item::Call(number, _) => {
+    fn item(&self, index: usize, complete: bool) -> Value {
+        let is_last = index + 1 >= self.inner.runs().len();
+        let status = match complete {
+            false => "in_progress",
+            true if is_last && self.status() == "incomplete" => "incomplete",
+            true => "completed",
+        };
+        let id = self.item_id(index);
+        let content: Vec<Value> =
+            Some(index).filter(|_| complete).and_then(|i| self.part(i, true)).into_iter().collect();
+        match self.run(index) {
+            Run::Reasoning(_) => json!({ "type": "reasoning", "id": id, "status": status,
+                "summary": [], "content": content }),
+            Run::Text(_) => json!({ "type": "message", "id": id, "status": status,
+                "role": "assistant", "content": content }),
+            Run::Call(number) => {
                 let call = &self.inner.calls()[number];
                 let arguments = if complete { &call.arguments } else { "" };
                 json!({ "type": "function_call", "id": id, "status": status, "call_id": call.id,
-                    "name": call.name,
-                    "arguments": arguments })
+                    "name": call.name, "arguments": arguments })
             }
         }
     }
 
-    /// All items, in the order in which the model wrote them; text after a call belongs to the same
-    /// message as text before it.
-    fn all_items(&self) -> Vec<Item> {
-        let mut items = Vec::new();
-        for run in self.inner.runs() {
-            let item = match run {
-                Run::Reasoning(_) => Item::Reasoning,
-                Run::Text(_) => Item::Message,
-                Run::Call(number) => Item::Call(*number, 0),
-            };
-            if !items.contains(&item) {
-                items.push(item);
-            }
-        }
-        let has_answer = items.iter().any(|item| *item != Item::Reasoning);
-        if !has_answer {
-            items.push(Item::Message);
-        }
-        items
+    /// All items, in the order in which the model wrote them. An answer without text or calls has
+    /// an empty message.
+    fn all_items(&self) -> Vec<Value> {
+        let runs = self.inner.runs();
+        let has_answer = runs.iter().any(|run| !matches!(run, Run::Reasoning(_)));
+        let count = runs.len() + usize::from(!has_answer);
+        (0..count).map(|index| self.item(index, true)).collect()
     }
 
     fn object(&self, output: Vec<Value>) -> Value {
@@ -240,37 +246,94 @@ impl Response {
 
     /// Position of an item, for events.
     fn position(&self, index: usize) -> Value {
-        let item = self.items[index];
-        let mut position = json!({ "item_id": self.item_id(item), "output_index": index });
-        if !matches!(item, Item::Call(..)) {
+        let mut position = json!({ "item_id": self.item_id(index), "output_index": index });
+        if !matches!(self.run(index), Run::Call(_)) {
             position["content_index"] = 0.into();
         }
         position
     }
 
-    /// Opens an item. Returns its index.
-    fn open_item(&mut self, item: Item, events: &mut Vec<StreamEvent>) -> usize {
-        let index = self.items.len();
-        self.items.push(item);
-        let added = json!({ "output_index": index, "item": self.item(item, false) });
+    /// Opens the next item unless it is open.
+    fn open_item(&mut self, events: &mut Vec<StreamEvent>) {
+        if std::mem::replace(&mut self.is_open, true) {
+            return;
+        }
+        let index = self.closed;
+        self.sent_bytes = 0;
+        self.sent_tokens = self.message_tokens(index).start;
+        let added = json!({ "output_index": index, "item": self.item(index, false) });
         events.push(self.event("response.output_item.added", added));
-        let empty = match item {
-            Item::Message => {
-                json!({ "type": "output_text", "text": "", "annotations": [], "logprobs": [] })
-            }
-            Item::Reasoning => json!({ "type": "reasoning_text", "text": "" }),
-            Item::Call(..) => return index,
-        };
-        let mut part = self.position(index);
-        part["part"] = empty;
-        events.push(self.event("response.content_part.added", part));
-        index
+        if let Some(empty) = self.part(index, false) {
+            let mut part = self.position(index);
+            part["part"] = empty;
+            events.push(self.event("response.content_part.added", part));
+        }
     }
 
-    /// Opens the message or the reasoning unless it is open. Returns its index.
-    fn open_once(&mut self, item: Item, events: &mut Vec<StreamEvent>) -> usize {
-        let begun = self.items.iter().position(|other| other.is_same(item));
-        begun.unwrap_or_else(|| self.open_item(item, events))
+    /// Sends what is new of the open item.
+    fn extend_item(&mut self, events: &mut Vec<StreamEvent>) {
+        let index = self.closed;
+        let new = self.content(index)[self.sent_bytes..].to_owned();
+        if new.is_empty() {
+            return;
+        }
+        self.sent_bytes += new.len();
+        let mut delta = self.position(index);
+        let name = match self.run(index) {
+            Run::Reasoning(_) => "response.reasoning_text.delta",
+            Run::Text(_) => {
+                let end = self.message_tokens(index).end;
+                delta["logprobs"] = self.logprobs(self.sent_tokens.min(end)..end);
+                self.sent_tokens = end;
+                if self.inner.timing_options().timings {
+                    delta["timings"] = self.inner.timings(0);
+                }
+                "response.output_text.delta"
+            }
+            Run::Call(_) => "response.function_call_arguments.delta",
+        };
+        delta["delta"] = new.into();
+        events.push(self.event(name, delta));
+    }
+
+    /// Closes the open item.
+    fn close_item(&mut self, events: &mut Vec<StreamEvent>) {
+        let index = self.closed;
+        let mut done = self.position(index);
+        match (self.run(index), self.part(index, true)) {
+            (Run::Call(number), _) => {
+                let call = &self.inner.calls()[number];
+                (done["name"], done["arguments"]) = (json!(call.name), json!(call.arguments));
+                events.push(self.event("response.function_call_arguments.done", done));
+            }
+            (run, content) => {
+                let (mut part, content) = (done.clone(), content.unwrap_or_default());
+                done["text"] = content["text"].clone();
+                let mut name = "response.reasoning_text.done";
+                if matches!(run, Run::Text(_)) {
+                    done["logprobs"] = content["logprobs"].clone();
+                    name = "response.output_text.done";
+                }
+                part["part"] = content;
+                events.push(self.event(name, done));
+                events.push(self.event("response.content_part.done", part));
+            }
+        }
+        let done = json!({ "output_index": index, "item": self.item(index, true) });
+        events.push(self.event("response.output_item.done", done));
+        (self.closed, self.is_open) = (index + 1, false);
+    }
+
+    /// Sends what is new: an item is closed when the next one begins.
+    fn send_items(&mut self, events: &mut Vec<StreamEvent>) {
+        while self.closed < self.inner.runs().len() {
+            self.open_item(events);
+            self.extend_item(events);
+            if self.closed + 1 == self.inner.runs().len() {
+                break;
+            }
+            self.close_item(events);
+        }
     }
 }
 
@@ -284,8 +347,7 @@ impl Reply for Response {
     }
 
     fn full_response(mut self: Box<Self>) -> response::Response {
-        let object =
-            self.object(self.all_items().iter().map(|item| self.item(*item, true)).collect());
+        let object = self.object(self.all_items());
         let mut object = self.store_answer(object);
         if self.inner.timing_options().timings {
             object["timings"] = self.inner.timings(0);
@@ -311,87 +373,23 @@ impl Reply for Response {
                 events.push(self.event("response.in_progress", data));
             }
         }
-        // Before the end an answer without text may still call.
-        let is_certain = |item: &Item| *item != Item::Message || !self.inner.first().0.is_empty();
-        for item in self.all_items().into_iter().filter(is_certain).collect::<Vec<_>>() {
-            self.open_once(item, &mut events);
-        }
-        let reasoning = self.inner.reasoning();
-        let (new, length) = (reasoning[self.sent_reasoning..].to_owned(), reasoning.len());
-        self.sent_reasoning = length;
-        if !new.is_empty() {
-            let index = self.open_once(Item::Reasoning, &mut events);
-            let mut delta = self.position(index);
-            delta["delta"] = new.into();
-            events.push(self.event("response.reasoning_text.delta", delta));
-        }
-        let text = self.inner.first().0;
-        let (new, length) = (text[self.sent_text..].to_owned(), text.len());
-        self.sent_text = length;
-        if !new.is_empty() {
-            let index = self.open_once(Item::Message, &mut events);
-            let scores = &self.scores()[self.sent_tokens..];
-            let (mut delta, scored) = (self.position(index), scores.len());
-            delta["logprobs"] = json!(tokens::chat_logprobs(
-                self.inner.tokenizer(),
-                Naming::String,
-                scores.to_vec()
-            ));
-            self.sent_tokens += scored;
-            delta["delta"] = new.into();
-            if self.inner.timing_options().timings {
-                delta["timings"] = self.inner.timings(0);
-            }
-            events.push(self.event("response.output_text.delta", delta));
-        }
-        for number in 0..self.inner.calls().len() {
-            let index = self.open_once(Item::Call(number, 0), &mut events);
-            let arguments = &self.inner.calls()[number].arguments;
-            let Item::Call(_, sent) = self.items[index] else { continue };
-            let (new, length) = (arguments[sent..].to_owned(), arguments.len());
-            self.items[index] = Item::Call(number, length);
-            if !new.is_empty() {
-                let mut delta = self.position(index);
-                delta["delta"] = new.into();
-                events.push(self.event("response.function_call_arguments.delta", delta));
-            }
-        }
+        self.send_items(&mut events);
         events
     }
 
     fn stream_end(&mut self) -> Vec<StreamEvent> {
         let mut events = Vec::new();
-        for item in self.all_items() {
-            self.open_once(item, &mut events);
+        self.send_items(&mut events);
+        if self.is_open {
+            self.close_item(&mut events);
         }
-        for index in 0..self.items.len() {
-            let (item, mut done) = (self.items[index], self.position(index));
-            match item {
-                Item::Reasoning => {
-                    let (mut part, content) = (done.clone(), self.reasoning_part());
-                    done["text"] = content["text"].clone();
-                    part["part"] = content;
-                    events.push(self.event("response.reasoning_text.done", done));
-                    events.push(self.event("response.content_part.done", part));
-                }
-                Item::Message => {
-                    let (mut part, content) = (done.clone(), self.message_part());
-                    done["text"] = content["text"].clone();
-                    done["logprobs"] = content["logprobs"].clone();
-                    part["part"] = content;
-                    events.push(self.event("response.output_text.done", done));
-                    events.push(self.event("response.content_part.done", part));
-                }
-                Item::Call(number, _) => {
-                    let call = &self.inner.calls()[number];
-                    (done["name"], done["arguments"]) = (json!(call.name), json!(call.arguments));
-                    events.push(self.event("response.function_call_arguments.done", done));
-                }
-            }
-            let done = json!({ "output_index": index, "item": self.item(item, true) });
-            events.push(self.event("response.output_item.done", done));
+        let items = self.all_items();
+        // An empty message.
+        if self.closed < items.len() {
+            self.open_item(&mut events);
+            self.close_item(&mut events);
         }
-        let object = self.object(self.items.iter().map(|item| self.item(*item, true)).collect());
+        let object = self.object(items);
         let object = self.store_answer(object);
         let last =
             if self.status() == "completed" { "response.completed" } else { "response.incomplete" };

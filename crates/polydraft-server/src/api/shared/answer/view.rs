@@ -74,12 +74,20 @@ impl Answer {
 
     /// Parses reasoning and tool calls in each sequence from now on.
     pub fn parse_output(&mut self, reader: &OutputReader) {
-        self.sequences.iter_mut().for_each(|generated| generated.parser = Some(reader.parser()));
+        for generated in &mut self.sequences {
+            generated.parser = Some(reader.parser());
+            generated.omits_reasoning = reader.omits_reasoning;
+        }
     }
 
     /// Kinds of output of the first sequence, in order.
     pub fn runs(&self) -> &[Run] {
         self.sequences.first().map_or(&[], |generated| &generated.runs)
+    }
+
+    /// Number of tokens at the end of each run of the first sequence.
+    pub fn run_ends(&self) -> &[usize] {
+        self.sequences.first().map_or(&[], |generated| &generated.run_ends)
     }
 
     /// Sets whether to report progress and timings.
