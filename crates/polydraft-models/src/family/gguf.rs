@@ -7,6 +7,7 @@
 //! Phi-3's window), this follows transformers.
 
 pub(crate) mod assistant;
+mod autumn;
 pub(crate) mod block;
 pub(crate) mod eagle3;
 mod gemma4;
@@ -49,8 +50,8 @@ const BLOCK_OUTPUT_NORMS: Names = Names {
     ..GGUF_NAMES
 };
 const PRE_MLP_NORM: Names = Names { mlp_norms: ["post_attention_norm", ""], ..GGUF_NAMES };
-const UP: Names = Names { mlp_in: &["ffn_up"], ..GGUF_NAMES };
-const PHI3: Names = Names { query_key_value: &["attn_qkv"], ..UP };
+const BLOCKS_WITH_UP: Names = Names { mlp_in: &["ffn_up"], ..GGUF_NAMES };
+const PHI3: Names = Names { query_key_value: &["attn_qkv"], ..BLOCKS_WITH_UP };
 
 const PLAIN: GgufFamily = GgufFamily {
     name: "",
@@ -106,7 +107,7 @@ const FILES: &[GgufFamily] = &[
     GgufFamily {
         name: "arcee",
         family: |_| "ArceeForCausalLM",
-        names: &UP,
+        names: &BLOCKS_WITH_UP,
         permuted: true,
         ..PLAIN
     },
@@ -134,7 +135,7 @@ const FILES: &[GgufFamily] = &[
         names: &Names {
             attention_norms: ["attn_norm", "post_attention_norm"],
             mlp_norms: ["ffn_norm", "post_ffw_norm"],
-            ..UP
+            ..BLOCKS_WITH_UP
         },
         extra: partial,
         ..PLAIN
@@ -194,6 +195,8 @@ const FILES: &[GgufFamily] = &[
         names: &PRE_MLP_NORM,
         extra: |keys, fields| {
             fields.insert("use_qk_norm".into(), json!(keys.has_tensor("blk.0.attn_q_norm.weight")));
+            // Solar Open has no dense layers.
+            fields.entry("first_k_dense_replace").or_insert(json!(0));
             partial(keys, fields)
         },
         ..PLAIN
@@ -259,9 +262,13 @@ const FILES: &[GgufFamily] = &[
     },
 ];
 
+fn all_files() -> impl Iterator<Item = &'static GgufFamily> {
+    FILES.iter().chain(autumn::FILES)
+}
+
 /// Supported architectures in GGUF files, by their names in `general.architecture`.
 pub fn gguf_architectures() -> impl Iterator<Item = &'static str> {
-    FILES.iter().skip(1).map(|file| file.name)
+    all_files().skip(1).map(|file| file.name)
 }
 
 /// A configuration, and the head widths of tensors whose rows are permuted.
@@ -270,7 +277,7 @@ pub(crate) type GgufConfig = (Config, BTreeMap<String, usize>);
 /// Configuration of a file's model; `None` if this module does not read its architecture.
 pub(crate) fn config_from_gguf(gguf: &Gguf) -> Option<Result<GgufConfig>> {
     let name = gguf.metadata().str("general.architecture").ok()?;
-    let file = FILES.iter().find(|file| file.name == name)?;
+    let file = all_files().find(|file| file.name == name)?;
     let keys = Keys::new(gguf, file.name);
     // `polydraft_gguf::ModelDescription` reads Llama without experts.
     let experts = keys.size("expert_count").ok().flatten().unwrap_or(0);
