@@ -50,11 +50,20 @@ const DEEPSEEK3: &[&str] = &[
     r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##,
 ];
 
+const BAILING: &str = r"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+";
+const MINICPM5: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// Groups of three digits from the right; letters of East Asian scripts; the rest as DeepSeek V3.
+const AFMOE: &[&str] = &[
+    r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))",
+    r"[一-鿿㐀-䶿豈-﫿぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-႟ꩠ-ꩿꧠ-꧿가-힯ᄀ-ᇿ]+",
+    DEEPSEEK3[2],
+];
+
 const PLAIN: PreTokenizer =
     PreTokenizer { names: &[], expressions: &[], ignore_merges: false, add_begin: false };
 
 /// All supported algorithms.
-static ALL: [PreTokenizer; 14] = [
+static ALL: [PreTokenizer; 18] = [
     PreTokenizer {
         names: &["default"],
         expressions: &[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"],
@@ -62,8 +71,17 @@ static ALL: [PreTokenizer; 14] = [
     },
     PreTokenizer {
         names: &[
-            "gpt-2", "phi-2", "gigachat", "mellum", "a.x-4.0", "exaone4", "mpt", "olmo", "jais",
+            "gpt-2",
+            "phi-2",
+            "gigachat",
+            "mellum",
+            "a.x-4.0",
+            "exaone4",
+            "mpt",
+            "olmo",
+            "jais",
             "trillion",
+            "granite-docling",
         ],
         expressions: &[GPT2],
         ..PLAIN
@@ -136,6 +154,19 @@ static ALL: [PreTokenizer; 14] = [
     PreTokenizer {
         names: &["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"],
         expressions: DEEPSEEK3,
+        ..PLAIN
+    },
+    PreTokenizer {
+        names: &["bailingmoe", "bailingmoe2", "llada-moe"],
+        expressions: &[BAILING],
+        ..PLAIN
+    },
+    PreTokenizer { names: &["afmoe"], expressions: AFMOE, ..PLAIN },
+    PreTokenizer { names: &["laguna"], expressions: &[r"[^\n]+|[\n]+", QWEN2], ..PLAIN },
+    PreTokenizer {
+        names: &["minicpm5"],
+        expressions: &[r"\p{N}{1,3}", MINICPM5],
+        ignore_merges: true,
         ..PLAIN
     },
 ];
