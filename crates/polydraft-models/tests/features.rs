@@ -242,6 +242,87 @@ fn comparison_notices_every_feature_of_experts() {
     assert_changes_noticed(changes);
 }
 
+/// Families of 2026, and older small ones.
+#[test]
+fn comparison_notices_every_feature_of_families_of_2026() {
+    let full = json!(["full_attention", "full_attention"]);
+    let changes: &[ConfigChanges] = &[
+        ("internlm3", &[("rms_norm_eps", json!(1e-1))]),
+        ("exaone3", &[("/rope_parameters/factor", json!(2.0))]),
+        ("cwm", &[("sliding_window", json!(6)), ("layer_types", full.clone())]),
+        ("gemma", &[("hidden_act", json!("silu")), ("rms_norm_eps", json!(1e-1))]),
+        (
+            "starcoder2",
+            &[
+                ("sliding_window", json!(null)),
+                ("hidden_act", json!("relu")),
+                ("norm_epsilon", json!(1e-1)),
+            ],
+        ),
+        ("hunyuan-dense", &[("/rope_parameters/alpha", json!(1.0))]),
+        ("ernie4-5", &[("/rope_parameters/rope_theta", json!(10.0))]),
+        ("ernie4-5-moe", &[("moe_k", json!(1))]),
+        (
+            "glm4-moe-lite",
+            &[
+                ("routed_scaling_factor", json!(1.0)),
+                ("topk_group", json!(1)),
+                ("rope_interleave", json!(false)),
+            ],
+        ),
+        ("youtu", &[("rope_interleave", json!(false))]),
+        ("sarvam-moe", &[("routed_scaling_factor", json!(1.0)), ("topk_group", json!(1))]),
+        ("sarvam-mla", &[("/rope_parameters/mscale_all_dim", json!(0.0))]),
+        ("solar-open", &[("norm_topk_prob", json!(false))]),
+        (
+            "granite-swa",
+            &[
+                ("sliding_window", json!(6)),
+                ("attention_multiplier", json!(1.0)),
+                ("layer_rope_theta", json!([1000.0, 100.0, 100.0])),
+                ("layer_rope_theta", json!([100.0, 100.0, 0])),
+            ],
+        ),
+        ("granite-moe-swa", &[("sliding_window", json!(6)), ("num_experts_per_tok", json!(1))]),
+        (
+            "mellum",
+            &[
+                ("sliding_window", json!(6)),
+                ("norm_topk_prob", json!(false)),
+                ("/rope_parameters/full_attention/factor", json!(1.0)),
+                ("/rope_parameters/sliding_attention/rope_theta", json!(1000.0)),
+            ],
+        ),
+        ("minimax-m2", &[("rotary_dim", json!(16)), ("num_experts_per_tok", json!(1))]),
+        (
+            "mistral4",
+            &[
+                ("/rope_parameters/llama_4_scaling_beta", json!(null)),
+                ("norm_topk_prob", json!(false)),
+                ("topk_group", json!(1)),
+            ],
+        ),
+        (
+            "afmoe",
+            &[
+                ("mup_enabled", json!(false)),
+                ("route_scale", json!(1.0)),
+                ("sliding_window", json!(6)),
+                ("layer_types", full),
+            ],
+        ),
+        (
+            "lfm3",
+            &[
+                ("sliding_window", json!(6)),
+                ("/rope_parameters/full_attention/partial_rotary_factor", json!(1.0)),
+                ("/rope_parameters/sliding_attention/rope_theta", json!(1000.0)),
+            ],
+        ),
+    ];
+    assert_changes_noticed(changes);
+}
+
 /// Gemma 4, in which some layers attend to the keys and values of others.
 #[test]
 fn comparison_notices_every_feature_of_gemma4() {

@@ -305,7 +305,12 @@ impl Scaling {
                 let factor = fields.number("factor")?.unwrap_or(context as f64 / original);
                 let log =
                     |weight: f64| if factor > 1.0 { 0.1 * weight * factor.ln() + 1.0 } else { 1.0 };
-                let amplitude = match (fields.number("mscale")?, fields.number("mscale_all_dim")?) {
+                // 0 stands for a missing weight.
+                let weight = |field: &str| match fields.get::<f64>(field)? {
+                    Some(0.0) => Ok(None),
+                    _ => fields.number(field),
+                };
+                let amplitude = match (weight("mscale")?, weight("mscale_all_dim")?) {
                     (Some(one), Some(all)) => log(one) / log(all),
                     _ => log(1.0),
                 };
