@@ -220,6 +220,7 @@ impl Config {
         if let Some(wrapper) = wrapper {
             config.architecture = wrapper.architecture;
             config.is_multimodal = true;
+            config.names = wrapper.names().unwrap_or(config.names);
         }
         config.check()?;
         Ok(config)

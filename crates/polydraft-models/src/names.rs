@@ -167,6 +167,9 @@ pub(crate) enum Layout {
     RowsBareName,
     /// `[experts, in, out]`, gate and up interleaved; or `[experts, out, in]` in blocks of MXFP4.
     Columns,
+    /// `[experts, in, out]`, gates before up projections, in tensors whose names do not end in
+    /// `.weight`.
+    ColumnsInHalves,
 }
 
 impl Names {

@@ -4,6 +4,8 @@
 use serde_json::{Map, Value, json};
 
 use super::common::Result;
+use super::qwen_moe;
+use crate::names::{ExpertNames, Layout, Names};
 
 /// A model around a text part.
 pub(super) struct Wrapper {
@@ -11,6 +13,25 @@ pub(super) struct Wrapper {
     pub architecture: &'static str,
     /// Default of the text part's `model_type`.
     pub text: &'static str,
+}
+
+const QWEN3_VL_MOE: &str = "Qwen3VLMoeForConditionalGeneration";
+
+const TRANSPOSED_EXPERTS: Names = Names {
+    experts: ExpertNames {
+        mlp_in: &["mlp.experts.gate_up_proj"],
+        mlp_out: "mlp.experts.down_proj",
+        layout: Layout::ColumnsInHalves,
+        ..qwen_moe::NAMES.experts
+    },
+    ..qwen_moe::NAMES
+};
+
+impl Wrapper {
+    /// Names of the tensors, if they are not those of the text part's family.
+    pub fn names(&self) -> Option<&'static Names> {
+        (self.architecture == QWEN3_VL_MOE).then_some(&TRANSPOSED_EXPERTS)
+    }
 }
 
 pub(super) const WRAPPERS: &[Wrapper] = &[
@@ -21,6 +42,7 @@ pub(super) const WRAPPERS: &[Wrapper] = &[
     Wrapper { architecture: "Qwen2VLForConditionalGeneration", text: "qwen2_vl_text" },
     Wrapper { architecture: "Qwen2_5_VLForConditionalGeneration", text: "qwen2_5_vl_text" },
     Wrapper { architecture: "Qwen3VLForConditionalGeneration", text: "qwen3_vl_text" },
+    Wrapper { architecture: QWEN3_VL_MOE, text: "qwen3_vl_moe_text" },
     Wrapper { architecture: "Qwen3_5ForConditionalGeneration", text: "qwen3_5_text" },
     Wrapper { architecture: "Qwen3_5MoeForConditionalGeneration", text: "qwen3_5_moe_text" },
     Wrapper { architecture: "Lfm2VlForConditionalGeneration", text: "lfm2" },
@@ -49,6 +71,7 @@ const TEXT_ARCHITECTURES: &[(&str, &str)] = &[
     ("qwen2_5_vl_text", "Qwen2ForCausalLM"),
     ("qwen3", "Qwen3ForCausalLM"),
     ("qwen3_vl_text", "Qwen3ForCausalLM"),
+    ("qwen3_vl_moe_text", "Qwen3MoeForCausalLM"),
     ("qwen3_5_text", "Qwen3_5ForCausalLM"),
     ("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM"),
     ("lfm2", "Lfm2ForCausalLM"),

@@ -193,7 +193,7 @@ impl Loader<'_> {
         let layout = names.experts.layout;
         let name = |part: &str| match layout {
             Layout::Rows => format!("{part}.bias"),
-            Layout::RowsBareName | Layout::Columns => format!("{part}_bias"),
+            _ => format!("{part}_bias"),
         };
         let width = 2 * shape.intermediate / gate_up.len().max(1);
         let mut in_biases = vec![Vec::new(); shape.count];
@@ -201,11 +201,11 @@ impl Loader<'_> {
             let all = self.weights.numbers(&name(part), &[shape.count, width])?;
             for (bias, row) in in_biases.iter_mut().zip(all.chunks_exact(width)) {
                 match layout {
-                    Layout::Rows | Layout::RowsBareName => bias.extend_from_slice(row),
                     Layout::Columns => {
                         let halves = [0, 1].map(|from| row[from..].iter().step_by(2).copied());
                         bias.extend(halves.into_iter().flatten());
                     }
+                    _ => bias.extend_from_slice(row),
                 }
             }
         }
@@ -228,7 +228,7 @@ fn expert_rows(
     match layout {
         Layout::Rows => TensorRows::matrix(format!("{name}.weight"), [count, rows], expert),
         Layout::RowsBareName => TensorRows::matrix(name.to_owned(), [count, rows], expert),
-        Layout::Columns => {
+        Layout::Columns | Layout::ColumnsInHalves => {
             TensorRows::transposed(name.to_owned(), vec![count, columns], expert * columns, rows)
         }
     }
