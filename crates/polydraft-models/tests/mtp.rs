@@ -19,9 +19,10 @@ use rand_chacha::ChaCha12Rng;
 use serde_json::{Value, json};
 
 /// Directories, and files that llama.cpp's converter made from them.
-const MODELS: [&str; 11] = [
+const MODELS: [&str; 12] = [
     "mtp-glm",
     "mtp-deepseek",
+    "mtp-glm-lite",
     "mtp-glm/model.gguf",
     "mtp-qwen",
     "mtp-qwen/model.gguf",
@@ -102,6 +103,7 @@ fn every_tensor_of_the_layer_changes_the_drafts() {
     for (name, begin) in [
         ("mtp-glm", "model.layers.1."),
         ("mtp-deepseek", "model.layers.1."),
+        ("mtp-glm-lite", "model.layers.1."),
         ("mtp-qwen", "mtp."),
         ("mtp-mimo", "model.mtp_layers.0."),
         ("mtp-nemotron", "mtp.layers."),

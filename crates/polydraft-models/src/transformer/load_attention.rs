@@ -12,6 +12,10 @@ use crate::error::Result;
 use crate::linear::{Linear, Matrix};
 use crate::weights::TensorRows;
 
+/// Epsilon of the norms of compressed vectors, whatever that of the other norms is. It differs in
+/// GLM-4.7-Flash, whose norms have 1e-5. Source: transformers 5.24, as DeepSeek's own code.
+const LATENT_EPSILON: f32 = 1e-6;
+
 impl Loader<'_> {
     /// Loads the attention of layer `number`, whose inputs have `columns` numbers.
     pub(super) fn attention(&mut self, number: usize, columns: usize) -> Result<Attention> {
@@ -147,7 +151,7 @@ impl Loader<'_> {
             None => None,
             Some(rank) => {
                 let down = self.linear(&[(name(latent.query_down), rank)], hidden, biased)?;
-                Some((down, self.norm(&name(latent.query_norm), rank)?))
+                Some((down, self.latent_norm(&name(latent.query_norm), rank)?))
             }
         };
         let (query, columns) = match query_rank {
@@ -159,7 +163,7 @@ impl Loader<'_> {
             query_down,
             query: self.linear(&[(name(query), queries)], columns, false)?,
             down: self.linear(&[(name(latent.down), shape.cached())], hidden, biased)?,
-            norm: self.norm(&name(latent.norm), rank)?,
+            norm: self.latent_norm(&name(latent.norm), rank)?,
             keys,
             values,
             output: self.linear(
@@ -168,6 +172,12 @@ impl Loader<'_> {
                 biases.output,
             )?,
         })
+    }
+
+    /// Loads a norm of compressed queries, keys or values.
+    fn latent_norm(&mut self, name: &str, width: usize) -> Result<Norm> {
+        let weight = self.weights.vector(&format!("{name}.weight"), width)?;
+        Ok(Norm::Rms { weight, epsilon: LATENT_EPSILON })
     }
 
     /// Loads Kᵀ and V of every head.

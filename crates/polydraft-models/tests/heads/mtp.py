@@ -15,6 +15,7 @@ from transformers import (
     AutoModelForCausalLM,
     DeepseekV3Config,
     Glm4MoeConfig,
+    Glm4MoeLiteConfig,
     NemotronHConfig,
     Qwen2Config,
     Qwen3_5TextConfig,
@@ -117,6 +118,21 @@ MODELS["mtp-nemotron"] = (
     ),
     "",
 )
+# As GLM-4.7-Flash: latent attention.
+MODELS["mtp-glm-lite"] = (
+    Glm4MoeLiteConfig(
+        **{k: v for k, v in SHAPE.items() if k != "first_k_dense_replace"},
+        num_key_value_heads=4,
+        q_lora_rank=16,
+        kv_lora_rank=32,
+        qk_nope_head_dim=12,
+        qk_rope_head_dim=8,
+        v_head_dim=10,
+        mlp_layer_types=["dense", "sparse"],
+        rope_parameters=rope(),
+    ),
+    "glm4_moe_lite.modeling_glm4_moe_lite.Glm4MoeLite",
+)
 MIMO_NAMES = {"enorm": "token_layernorm", "hnorm": "hidden_layernorm", "norm": "final_layernorm", "eh_proj": "input_proj"}
 QWEN_NAMES = {
     "enorm": "pre_fc_norm_embedding",
@@ -183,6 +199,8 @@ def main():
         trunk_fields = {"num_hidden_layers": last}
         if is_qwen or is_mimo:
             trunk_fields["layer_types"] = config.layer_types[:last]
+        if name == "mtp-glm-lite":
+            trunk_fields["mlp_layer_types"] = config.mlp_layer_types[:last]
         if is_nemotron:
             trunk_fields = {"layers_block_type": config.layers_block_type[:last]}
         trunk_config = type(config)(**config.to_dict() | trunk_fields)
