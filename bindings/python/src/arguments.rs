@@ -19,13 +19,13 @@ macro_rules! integer {
             type Error = PyErr;
 
             fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-                value.extract().map(Self).map_err(|error| match value.is_instance_of::<PyInt>() {
+                value.extract().map(Self).map_err(|_| match value.is_instance_of::<PyInt>() {
                     true => {
                         let got = &*value;
                         Failure::input(format!("{}: expected {}, got {got}", $name, $expected))
                             .into()
                     }
-                    false => error,
+                    false => unexpected($name, $expected, &value),
                 })
             }
         }
@@ -47,9 +47,8 @@ impl MaxTokens {
         if self.0 == -1 {
             return Ok(None);
         }
-        let negative = |_| {
-            Failure::input(format!("max_tokens: expected {MAX_TOKENS}, got {}", self.0))
-        };
+        let negative =
+            |_| Failure::input(format!("max_tokens: expected {MAX_TOKENS}, got {}", self.0));
         usize::try_from(self.0).map(Some).map_err(negative)
     }
 }
@@ -67,7 +66,10 @@ impl<'py> FromPyObject<'_, 'py> for Stops {
         }
         match text("stop", &value)? {
             Some(only) => Ok(Self(vec![only])),
-            None => value.extract().map(Self),
+            None => value
+                .extract()
+                .map(Self)
+                .map_err(|_| unexpected("stop", "text, or a list of texts", &value)),
         }
     }
 }
@@ -82,6 +84,12 @@ integer!(
     Threads(usize): "threads", "from 1 to 1024"
 );
 
+/// Error of an argument whose value has an unexpected type.
+fn unexpected(name: &str, expected: &str, got: &Bound<'_, PyAny>) -> PyErr {
+    let kind = got.get_type().name().map_or_else(|_| "another type".into(), |n| n.to_string());
+    PyTypeError::new_err(format!("{name}: expected {expected}, got {kind}"))
+}
+
 /// Reads text; `None` for a value of another type.
 pub fn text(what: &str, value: &Bound<'_, PyAny>) -> Result<Option<String>> {
     let Ok(string) = value.cast::<PyString>() else { return Ok(None) };
@@ -93,6 +101,12 @@ pub fn text(what: &str, value: &Bound<'_, PyAny>) -> Result<Option<String>> {
             error.value(value.py())
         ))),
     }
+}
+
+/// Returns whether a value is a list that begins with a message.
+pub fn is_message(value: &Bound<'_, PyAny>) -> bool {
+    let first = value.cast::<PyList>().ok().and_then(|list| list.get_item(0).ok());
+    first.is_some_and(|first| first.is_instance_of::<PyDict>())
 }
 
 /// Reads the role and the content of each message: pairs, or dictionaries as in OpenAI's interface.
@@ -136,6 +150,15 @@ pub fn messages(value: &Bound<'_, PyAny>) -> Result<Vec<(String, String)>> {
         .collect()
 }
 
+/// Names of keywords in other libraries, and here.
+const OTHER_NAMES: [(&str, &str); 5] = [
+    ("max_new_tokens", "max_tokens"),
+    ("n_predict", "max_tokens"),
+    ("eos_token_id", "end_tokens"),
+    ("stop_strings", "stop"),
+    ("stop_token_ids", "end_tokens"),
+];
+
 /// Keywords of `session` and `generate`.
 pub const OPTIONS: [&str; 8] =
     ["verifier", "tree", "sampling", "draft_sampling", "max_tokens", "end_tokens", "stop", "seed"];
@@ -154,9 +177,11 @@ pub fn check_keywords(
         if known.contains(&name.as_str()) {
             continue;
         }
-        let hint = match SAMPLING.contains(&name.as_str()) {
-            true => format!("give it in sampling=Sampling({name}=..)"),
-            false => format!("expected one of {}", OPTIONS.join(", ")),
+        let own = OTHER_NAMES.iter().find(|(other, _)| *other == name);
+        let hint = match (own, SAMPLING.contains(&name.as_str())) {
+            (Some((_, own)), _) => format!("its name here is {own}"),
+            (None, true) => format!("give it in sampling=Sampling({name}=..)"),
+            (None, false) => format!("expected one of {}", OPTIONS.join(", ")),
         };
         let message =
             format!("Engine.{method}() got an unexpected keyword argument '{name}': {hint}");

@@ -74,6 +74,10 @@ impl PyEngine {
     pub fn prompt(&self, prompt: &Bound<'_, PyAny>) -> Result<Vec<Token>> {
         match arguments::text("prompt", prompt)? {
             Some(text) => work(prompt.py(), || self.language()?.encode(&text)),
+            None if arguments::is_message(prompt) => Err(Failure::input(
+                "prompt: expected text or token ids, got messages: give \
+                 engine.encode_chat(messages)",
+            )),
             None if prompt.hasattr("__len__")? || prompt.hasattr("tolist")? => {
                 arrays::tokens("prompt", prompt)
             }

@@ -187,7 +187,10 @@ def test_rejects_invalid_arguments():
     (dict(max_token=1), TypeError, r"Engine\.generate\(\) .*'max_token': expected one of .*max_tokens"),
     (dict(seed=-1), InvalidInput, "seed: expected an integer from 0 to 2\\^64 - 1, got -1"),
     (dict(seed=2**64), InvalidInput, "seed: expected"),
-    (dict(seed=0.5), TypeError, "float"),
+    (dict(seed=0.5), TypeError, "seed: expected an integer .*, got float"),
+    (dict(max_tokens="5"), TypeError, "max_tokens: expected .*, got str"),
+    (dict(stop=5), TypeError, "stop: expected text, or a list of texts, got int"),
+    (dict(max_new_tokens=5), TypeError, "its name here is max_tokens"),
     (dict(max_tokens=-2), InvalidInput, "max_tokens: expected at least 0, or None or -1"),
     (dict(end_tokens=[-1]), InvalidInput, "end_tokens: expected token ids"),
 ])  # fmt: skip
@@ -205,6 +208,7 @@ def test_errors_name_other_arguments():
         (lambda: polydraft.random_tables(2, 2, seed=-1), "seed: expected"),
         (lambda: polydraft.certify(Engine(*tables()), [[0]], seed=-1), "seed: expected"),
         (lambda: Sampling(top_k=-1), "top_k: expected at least 1, or None"),
+        (lambda: Engine(*tables()).generate([{"role": "user", "content": "a"}]), "prompt: .* engine.encode_chat"),
         (lambda: Engine(*tables()).generate(3), "prompt: expected text or token ids, got int"),
         (lambda: Engine(""), "target: expected a path or a hub id, got an empty one"),
     ]:

@@ -13,6 +13,6 @@ pub use chat::{ChatArgs, opening_messages};
 pub use ends::{EndArgs, TokenLimit, token_limit};
 pub use models::{ModelArgs, RunModelArgs};
 pub use probability::probability;
-pub use sampling::SamplingArgs;
+pub use sampling::{SamplingArgs, seed};
 pub use speculation::{SpeculationArgs, with_rules};
 pub use template::{TemplateArgs, object};

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 /// Options of other programs, and what to give instead.
-const OPTIONS: [(&[&str], &str); 34] = [
+const OPTIONS: [(&[&str], &str); 35] = [
     (&["-m", "--model-path"], "give the model as the first argument, or with --target"),
     (&["-hf", "--hf-repo", "-hfr"], "give OWNER/NAME or OWNER/NAME:FILE as the model"),
     (&["-md", "--model-draft", "--speculative-config"], "--draft MODEL"),
@@ -66,7 +66,22 @@ const OPTIONS: [(&[&str], &str); 34] = [
     (&["--models-dir", "--models-preset"], "--model NAME=PATH for each model of serve"),
     (&["--sleep-idle-seconds"], "--unload-after MINUTES"),
     (&["--enforce-eager"], "leave it out: nothing is captured or compiled at the start"),
+    (
+        &["--repeat-penalty", "--repetition-penalty", "--presence-penalty", "--frequency-penalty"],
+        "give it in a request to the server; generate and chat have no penalties",
+    ),
     (&["--reasoning-budget"], "thinking_token_budget in a request, or in --request-defaults"),
+];
+
+/// Commands of other programs, and what to give instead.
+const COMMANDS: [(&[&str], &str); 4] = [
+    (
+        &["run"],
+        "'polydraft chat MODEL' to talk, 'polydraft generate MODEL --prompt TEXT' for a text",
+    ),
+    (&["pull", "download"], "leave it out: a hub id is downloaded by the first command with it"),
+    (&["ls", "ps"], "models are files, folders and hub ids: 'polydraft inspect MODEL'"),
+    (&["show", "info"], "'polydraft inspect MODEL'"),
 ];
 
 /// Advice for a command line that was refused, or taken for a request for help because `-hf` begins
@@ -91,6 +106,12 @@ fn place_advice(words: &[String]) -> Option<String> {
             "to use {model}: 'polydraft generate {model} --prompt TEXT', 'polydraft chat {model}' \
              or 'polydraft serve {model}'"
         )),
+        [command, options @ ..]
+            if command == "chat" && options.iter().any(|word| word == "--prompt") =>
+        {
+            let one = "to answer one message: 'polydraft generate MODEL --chat --prompt TEXT'";
+            Some(one.to_owned())
+        }
         [command, _, prompt @ ..]
             if matches!(&**command, "generate" | "chat")
                 && !prompt.is_empty()
@@ -100,6 +121,10 @@ fn place_advice(words: &[String]) -> Option<String> {
                 "generate" => format!("the prompt is an option: --prompt '{}'", quoted(prompt)),
                 _ => "type messages after the start; --system TEXT comes before them".to_owned(),
             })
+        }
+        [command, ..] => {
+            let known = COMMANDS.iter().find(|(others, _)| others.contains(&&command[..]));
+            known.map(|(_, ours)| format!("instead of {command}: {ours}"))
         }
         _ => None,
     }
@@ -135,6 +160,9 @@ mod tests {
         assert_eq!(advised("serve x --draft y"), None);
         let advised = |line: &str| advised(line).unwrap();
         assert!(advised("polydraft a.gguf").contains("'polydraft chat a.gguf'"));
+        assert!(advised("polydraft run a/b").contains("'polydraft chat MODEL'"));
+        assert!(advised("polydraft pull a/b").contains("downloaded by the first command"));
+        assert!(advised("polydraft chat a --prompt hi").contains("--chat --prompt"));
         let expected = "the prompt is an option: --prompt 'hello there'";
         assert_eq!(advised("polydraft generate a.gguf hello there"), expected);
     }

@@ -154,6 +154,16 @@ fn errors_name_tensors_that_contradict_state_space_fields() {
     }
 }
 
+#[test]
+fn reads_the_second_name_of_lfm2s_inner_width() {
+    let case = Case::named("lfm2");
+    change_config(case.directory.path(), |config| {
+        let inner = config.as_object_mut().unwrap().remove("intermediate_size").unwrap();
+        config["block_ff_dim"] = inner;
+    });
+    assert!(case.worst(&mut case.open(Precision::F32)) < TOLERANCE);
+}
+
 /// One letter per layer, as published.
 #[test]
 fn reads_layer_patterns_and_rejects_invalid_ones() {

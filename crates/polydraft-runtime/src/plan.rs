@@ -249,8 +249,12 @@ pub fn check_self_draft(
         return (copy, Ok(bytes));
     }
     let target_bytes = Bytes(target.self_draft_bytes(precision));
+    let own = match precision {
+        Precision::File => "their types in the file".to_owned(),
+        other => other.to_string(),
+    };
     let problem = format!(
-        "a copy in {copy} would take {bytes}, the target's own matrices in {precision} take \
+        "a copy in {copy} would take {bytes}, the target's own matrices in {own} take \
          {target_bytes}: it would not be faster. Use "
     );
     let message = message![

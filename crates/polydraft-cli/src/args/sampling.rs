@@ -86,6 +86,11 @@ fn temperature(text: &str) -> Result<f64, String> {
     field(text, |s, v| s.temperature = v, |s| s.temperature)
 }
 
+/// Parses a seed.
+pub fn seed(text: &str) -> Result<u64, String> {
+    text.trim().parse().map_err(|_| "expected an integer from 0 to 2^64 - 1".to_owned())
+}
+
 fn top_k(text: &str) -> Result<usize, String> {
     // No vocabulary has as many tokens.
     if text.trim() == "-1" {

@@ -57,7 +57,7 @@ pub struct Args {
     /// Seed of all random decisions [default: random].
     ///
     /// With --learn FILE answers also depend on what the table has learned.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = crate::args::seed)]
     seed: Option<u64>,
     #[command(flatten)]
     template: TemplateArgs,

@@ -104,7 +104,7 @@ struct OutputArgs {
     /// are chosen by estimated costs, by those that 'polydraft bench model' stored, or by --costs
     /// FILE, never by times that runs measure. With --learn FILE the output also depends on what
     /// the table has learned.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = crate::args::seed)]
     seed: Option<u64>,
     /// With --verifier none: give the output of --verifier invariant.
     ///

@@ -113,7 +113,7 @@ fn scaling(fields: &Fields, context: usize) -> Result<(RopeScaling, f64)> {
         "linear" if factor == 1.0 => Ok((RopeScaling::None, 1.0)),
         "linear" => Ok((RopeScaling::Linear { factor }, 1.0)),
         "yarn" => {
-            for key in ["yarn_log_multiplier", "yarn_ext_factor", "yarn_attn_factor"] {
+            for key in ["yarn_log_multiplier", "yarn_ext_factor"] {
                 let key = format!("rope.scaling.{key}");
                 if fields.has(&key) {
                     return Err(fields.invalid_key(
@@ -130,6 +130,8 @@ fn scaling(fields: &Fields, context: usize) -> Result<(RopeScaling, f64)> {
             // llama.cpp divides by this gain on loading, multiplies by it in the rotation, and
             // multiplies once more for factors above 1. One gain remains.
             let gain = if factor > 1.0 { 1.0 + 0.1 * factor.ln() } else { 1.0 };
+            // Another gain in the file replaces it, as in transformers; llama.cpp ignores it.
+            let gain = fields.positive_or("rope.scaling.yarn_attn_factor", gain)?;
             Ok((RopeScaling::Yarn { factor, fast, slow, original }, gain))
         }
         other => Err(fields.invalid_key(TYPE, "none, linear or yarn", crate::error::shown(other))),

@@ -9,6 +9,10 @@
 //! 2. `deepseek-llm` and `deepseek-coder` have the ideographic space in a character class.
 //!    llama.cpp replaces it by another white space before matching, so that the class never matches
 //!    it. Here it does, as in the tokenizer that the models were trained with.
+//! 3. llama.cpp does not split text from a number behind it in `afmoe`, so white space there is
+//!    split once more. Here numbers are split from both sides, as in `deepseek-v3`.
+//! 4. llama.cpp's code for `kimi-k2` takes all letters together; the expression of the model's own
+//!    tokenizer, used here, splits words of lower case from those of upper case.
 
 use crate::Result;
 use crate::error::shown;
@@ -59,11 +63,29 @@ const AFMOE: &[&str] = &[
     DEEPSEEK3[2],
 ];
 
+const SEED_CODER: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+";
+const EXAONE_MOE: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+";
+const JAIS2: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}";
+const YOUTU: &[&str] = &[
+    r"[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+];
+/// Han characters apart; words of upper case and of lower case, with their marks.
+const KIMI_K2: &str = r"\p{Han}+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const BLOOM: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
+const GRANITE_EMBED: &str = r"[^\r\n\p{L}\p{N}]?((?=[\p{L}\p{M}])([^a-z]))*((?=[\p{L}\p{M}])([^A-Z]))+(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|[^\r\n\p{L}\p{N}]?((?=[\p{L}\p{M}])([^a-z]))+((?=[\p{L}\p{M}])([^A-Z]))*(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const SPARK: &[&str] = &[
+    r"\p{N}{1,3}",
+    r"[一-龥぀-ゟ゠-ヿ]+",
+    r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+"##,
+    r"\p{N}",
+];
+
 const PLAIN: PreTokenizer =
     PreTokenizer { names: &[], expressions: &[], ignore_merges: false, add_begin: false };
 
 /// All supported algorithms.
-static ALL: [PreTokenizer; 18] = [
+static ALL: [PreTokenizer; 27] = [
     PreTokenizer {
         names: &["default"],
         expressions: &[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"],
@@ -162,6 +184,20 @@ static ALL: [PreTokenizer; 18] = [
         ..PLAIN
     },
     PreTokenizer { names: &["afmoe"], expressions: AFMOE, ..PLAIN },
+    PreTokenizer { names: &["seed-coder"], expressions: &[SEED_CODER], ..PLAIN },
+    PreTokenizer { names: &["exaone-moe"], expressions: &[EXAONE_MOE], ..PLAIN },
+    PreTokenizer { names: &["jais-2"], expressions: &[JAIS2], ..PLAIN },
+    PreTokenizer { names: &["youtu"], expressions: YOUTU, ignore_merges: true, ..PLAIN },
+    PreTokenizer { names: &["kimi-k2"], expressions: &[KIMI_K2], ..PLAIN },
+    PreTokenizer { names: &["bloom", "gpt3-finnish", "poro-chat"], expressions: &[BLOOM], ..PLAIN },
+    PreTokenizer { names: &["viking"], expressions: &[BLOOM, DIGIT], ..PLAIN },
+    PreTokenizer {
+        names: &["granite-embed-multi-97m"],
+        expressions: &[GRANITE_EMBED],
+        ignore_merges: true,
+        ..PLAIN
+    },
+    PreTokenizer { names: &["spark2_5"], expressions: SPARK, ..PLAIN },
     PreTokenizer { names: &["laguna"], expressions: &[r"[^\n]+|[\n]+", QWEN2], ..PLAIN },
     PreTokenizer {
         names: &["minicpm5"],

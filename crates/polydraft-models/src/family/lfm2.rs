@@ -53,7 +53,14 @@ const LFM3_NAMES: Names = Names {
 
 /// Reads the fields that LFM2 and LFM2-MoE share.
 fn read_common(family: &Family, fields: &Fields) -> Result<Config> {
-    let mut config = llama_like(family, fields)?;
+    let mut renamed = fields.to_value();
+    // Some files have the second name only.
+    if let (Some(inner), false) =
+        (fields.get::<usize>("block_ff_dim")?, fields.contains("intermediate_size"))
+    {
+        renamed["intermediate_size"] = inner.into();
+    }
+    let mut config = llama_like(family, &Fields::new(&renamed)?)?;
     config.norm_epsilon = fields.number("norm_eps")?.unwrap_or(1e-5);
     config.attention.qk_norm = QkNorm::PerHead;
     config.tied = fields.flag("tie_embedding", fields.flag("tie_word_embeddings", true)?)?;

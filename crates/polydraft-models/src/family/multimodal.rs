@@ -83,6 +83,14 @@ const TEXT_ARCHITECTURES: &[(&str, &str)] = &[
     ("cohere2", "Cohere2ForCausalLM"),
 ];
 
+/// Models that are tied if their own field or that of the text part says so. In all others their own
+/// field decides. Source: transformers 5.24.
+const TIED_BY_EITHER: [&str; 3] = [
+    "LlavaForConditionalGeneration",
+    "Qwen2VLForConditionalGeneration",
+    "Qwen2_5_VLForConditionalGeneration",
+];
+
 /// Fields of the text part that published files omit, by its `model_type`.
 fn defaults(model_type: &str) -> Value {
     match model_type {
@@ -130,6 +138,13 @@ pub(super) fn text_config(
     }
     let given = inner.iter().filter(|(_, value)| !value.is_null());
     fields.extend(given.map(|(name, value)| (name.clone(), value.clone())));
+    let is_tied =
+        |fields: &Map<String, Value>| fields.get("tie_word_embeddings").and_then(Value::as_bool);
+    if let Some(of_model) = is_tied(outer) {
+        let either = TIED_BY_EITHER.contains(&wrapper.architecture);
+        let tied = of_model || either && is_tied(inner) == Some(true);
+        fields.insert("tie_word_embeddings".to_owned(), json!(tied));
+    }
     Ok(((*architecture).to_owned(), Value::Object(fields)))
 }
 
@@ -144,4 +159,34 @@ pub(crate) fn rename_text_tensor(name: &str) -> String {
     ];
     let found = PREFIXES.iter().find_map(|(from, to)| Some((name.strip_prefix(from)?, to)));
     found.map_or(name.to_owned(), |(rest, to)| format!("{to}{rest}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As transformers 5.24 ties the output matrix: for each pair of fields, the model's own and
+    /// that of its text part.
+    #[test]
+    fn own_field_ties_or_in_some_models_either() {
+        for wrapper in WRAPPERS {
+            let either = TIED_BY_EITHER.contains(&wrapper.architecture);
+            for (own, of_text, expected) in [
+                (json!(true), json!(true), true),
+                (json!(true), json!(false), true),
+                (json!(true), json!(null), true),
+                (json!(false), json!(true), either),
+                (json!(false), json!(false), false),
+                (json!(null), json!(true), true),
+                (json!(null), json!(false), false),
+            ] {
+                let mut outer = Map::new();
+                outer.insert("tie_word_embeddings".to_owned(), own.clone());
+                outer.insert("text_config".to_owned(), json!({ "tie_word_embeddings": of_text }));
+                let (_, fields) = text_config(wrapper, &outer).unwrap();
+                let case = format!("{}: {own}, {of_text}", wrapper.architecture);
+                assert_eq!(fields["tie_word_embeddings"], expected, "{case}");
+            }
+        }
+    }
 }
