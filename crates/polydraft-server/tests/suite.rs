@@ -5,6 +5,7 @@ mod alternatives;
 mod common;
 mod dialects;
 mod drafting;
+mod fields;
 mod native;
 mod options;
 mod pages;
