@@ -76,7 +76,8 @@ fn names_unknown_fields_of_messages_on_every_route() {
         let reply = server.post(path, &body);
         let mut named = reply.ignored();
         named.retain(|name| !name.contains(" "));
-        (named.sort_unstable(), expected.sort_unstable());
+        named.sort_unstable();
+        expected.sort_unstable();
         assert_eq!((reply.status, named), (200, expected), "{path}: {reply:?}");
         assert!(refused(&strict, path, &body).contains("unknown field"), "{path}");
     }
@@ -119,6 +120,9 @@ fn ollama_formats_and_options_are_named() {
     let messages = json!([{ "role": "user", "content": "a" }]);
     let body = json!({ "messages": messages, "stream": false, "format": "xml" });
     let expected = "format: expected \"json\" or a JSON schema, got \"xml\"";
+    assert_eq!(refused(&server, "/api/chat", &body), expected);
+    let body = json!({ "messages": messages, "options": { "num_predict": -7 } });
+    let expected = "options.num_predict: expected at least 0, or -1 for no limit, got -7";
     assert_eq!(refused(&server, "/api/chat", &body), expected);
     let options = json!({ "num_ctx": 4096, "num_gpu": 1, "num_thread": 2, "penalize_newline": true,
         "foo": 1, "num_predict": -2, "stop": ["b"] });

@@ -94,7 +94,8 @@ pub fn prepare_chat(model: &LoadedModel, body: Value) -> Result<Prepared<LinesRe
     if let Some(tools) = request.tools {
         body["tools"] = tools;
     }
-    let mut prepared = chat::prepare(model, body)?
+    let mut prepared = chat::prepare(model, body)
+        .map_err(in_ollamas_names)?
         .map_answer(|answer| LinesReply::new(answer, model_name, Kind::Chat));
     prepared.ignored.extend(ignored);
     Ok(prepared)
@@ -134,14 +135,15 @@ pub fn prepare_generate(model: &LoadedModel, body: Value) -> Result<Prepared<Lin
     let lines = |answer| LinesReply::new(answer, model_name, Kind::Generate);
     if request.raw == Some(true) || model.language.chat.is_none() {
         body["prompt"] = prompt.into();
-        let mut prepared = completions::prepare(model, body)?.map_answer(lines);
+        let mut prepared =
+            completions::prepare(model, body).map_err(in_ollamas_names)?.map_answer(lines);
         prepared.ignored.extend(ignored);
         return Ok(prepared);
     }
     let system = request.system.map(|system| json!({ "role": "system", "content": system }));
     let user = json!({ "role": "user", "content": prompt });
     body["messages"] = system.into_iter().chain([user]).collect();
-    let mut prepared = chat::prepare(model, body)?.map_answer(lines);
+    let mut prepared = chat::prepare(model, body).map_err(in_ollamas_names)?.map_answer(lines);
     prepared.ignored.extend(ignored);
     Ok(prepared)
 }
@@ -191,6 +193,17 @@ fn translate(common: Common, rest: Map<String, Value>) -> Result<Value, Problem>
         _ => {}
     }
     Ok(Value::Object(body))
+}
+
+/// A problem of a translated parameter, with the name that clients of Ollama's know.
+fn in_ollamas_names(mut problem: Problem) -> Problem {
+    let names = [("max_tokens", "options.num_predict"), ("response_format", "format")];
+    let param = problem.error.param.as_deref();
+    if let Some((name, given)) = names.iter().find(|(name, _)| Some(*name) == param) {
+        problem.error.message = problem.error.message.replacen(name, given, 1);
+        return problem.with_param(given);
+    }
+    problem
 }
 
 fn images(param: &str) -> Problem {

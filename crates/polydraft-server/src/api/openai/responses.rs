@@ -219,7 +219,11 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Response>, P
     let tools = prepare_tools(model, tool_params, form.as_ref(), &mut ignored);
     // Tools are not nested in this form: adapt the path.
     let tools = tools.map_err(|problem| match problem.error.param.clone() {
-        Some(param) => problem.with_param(&param.replace(".function", "")),
+        Some(param) => {
+            let mut problem = problem.with_param(&param.replace(".function", ""));
+            problem.error.message = problem.error.message.replace("].function.", "].");
+            problem
+        }
         None => problem,
     })?;
     let effort = request.reasoning.and_then(|reasoning| reasoning.effort);

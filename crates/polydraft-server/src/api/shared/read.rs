@@ -13,10 +13,17 @@ pub fn read<T: DeserializeOwned>(value: Value) -> Result<T, Problem> {
     serde_path_to_error::deserialize(&value).map_err(|error| {
         let path = error.path().to_string();
         let words = error.into_inner().to_string();
-        let path = match path.as_str() {
+        // An unknown key, as of an enum: the message shows it.
+        let mut path = path.trim_end_matches(".?");
+        let is_missing = words.starts_with("missing field `");
+        if is_missing {
+            // Of an object whose type is known: not of the type itself.
+            path = if path == "type" { "." } else { path.strip_suffix(".type").unwrap_or(path) };
+        }
+        let path = match path {
+            "." if is_missing => None,
             "." => flattened_param::<T>(&value, &words),
-            // An unknown key, as of an enum: the message shows it.
-            _ => Some(path.trim_end_matches(".?").to_owned()),
+            _ => Some(path.to_owned()),
         };
         let words = in_words(&words);
         match path {
@@ -62,6 +69,9 @@ fn in_words(error: &str) -> String {
     {
         return format!("expected {}, got {:?}", choices(expected), shortened(got));
     }
+    if let Some(field) = named("unknown field `").filter(|_| error.ends_with("no fields")) {
+        return format!("unknown field {field:?}");
+    }
     if let Some(rest) = error.strip_prefix("unknown field `")
         && let Some((got, expected)) = rest.rsplit_once("`, expected ")
     {
@@ -98,12 +108,13 @@ fn expected_in_words(expected: &str) -> String {
     let first = expected.split(' ').next().unwrap_or_default();
     let words = match expected {
         "i8" | "i16" | "i32" | "i64" | "isize" => "an integer",
-        "u8" | "u16" | "u32" | "u64" | "usize" => "an integer of at least 0",
+        "u32" => "an integer from 0 to 4294967295",
+        "u8" | "u16" | "u64" | "usize" => "an integer of at least 0",
         "f32" | "f64" | "a JSON number" => "a number",
         "a boolean" => "true or false",
         "a sequence" => "a list",
         "a map" | "a Map" => "an object",
-        "a borrowed string" | "string or map" => "a string",
+        "string or map" => "an object",
         "variant identifier" | "field identifier" => "a name",
         "any valid JSON value" => "any value",
         _ if matches!(first, "struct" | "internally" | "adjacently") => "an object",
@@ -198,6 +209,7 @@ mod tests {
             ),
             (json!({ "stream": 2 }), "stream: expected true or false, got 2"),
             (json!({ "kwargs": "x" }), "kwargs: expected an object, got \"x\""),
+            (json!({ "format": { "type": "json" } }), "format: the field \"schema\" is missing"),
             (
                 json!({ "n_predict": -2 }),
                 "n_predict: expected at least 0, or -1 for no limit, got -2",

@@ -198,7 +198,7 @@ fn read_tools(
         }
         let Listed { function } = read(tool.clone()).map_err(|problem| {
             let inner = problem.error.param.clone().map(|inner| format!(".{inner}"));
-            problem.with_param(&param(&inner.unwrap_or_default()))
+            problem.in_object(&param("")).with_param(&param(&inner.unwrap_or_default()))
         })?;
         let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_-.:/".contains(c);
         let is_short = (1..=MAX_NAME_BYTES).contains(&function.name.len());
