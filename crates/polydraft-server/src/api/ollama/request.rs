@@ -148,8 +148,8 @@ pub fn prepare_generate(model: &LoadedModel, body: Value) -> Result<Prepared<Lin
     Ok(prepared)
 }
 
-/// Translates the fields of both routes. Options that the server decides on, such as the context and
-/// the threads, are passed on too, and named there.
+/// Translates the fields of both routes. Options that the server decides on, such as the context
+/// and the threads, are passed on too, and named there.
 ///
 /// # Errors
 /// A format that is neither JSON nor a schema.
