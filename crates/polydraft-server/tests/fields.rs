@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::common::{AGENT, Reply, TestServer, start, start_script, start_tool_calling_model};
+use crate::common::{
+    AGENT, Reply, TestServer, start, start_script, start_tool_calling_model, start_with_template,
+};
 use serde_json::{Value, json};
 
 const NOW: Duration = Duration::ZERO;
@@ -60,10 +62,15 @@ fn with_unknown_fields() -> Vec<(&'static str, Value, Vec<&'static str>)> {
         ),
         (
             "/api/chat",
-            json!({ "stream": false, "messages": [{ "role": "user", "content": "a", "bar": 1 },
+            json!({ "stream": false, "messages": [{ "role": "user", "content": "a", "bar": 1,
+                "tool_name": "f" },
                 { "role": "assistant", "content": "", "tool_calls": [native] },
                 { "role": "tool", "content": "b", "tool_name": "f" }] }),
-            vec!["messages[0].bar", "messages[1].tool_calls[0].function.bar"],
+            vec![
+                "messages[0].bar",
+                "messages[0].tool_name",
+                "messages[1].tool_calls[0].function.bar",
+            ],
         ),
     ]
 }
@@ -112,6 +119,25 @@ fn names_unknown_fields_of_tools_on_every_route() {
         assert_eq!((reply.status, named), (200, expected.to_vec()), "{path}: {reply:?}");
         assert!(refused(&strict, path, &body).contains("field \""), "{path}");
     }
+}
+
+/// A template that shows whole tools shows the model what is read, and nothing else.
+#[test]
+fn unread_fields_of_tools_are_not_in_the_prompt() {
+    let template = "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}\
+        {% for m in messages %}{{ m.content }}{% endfor %}";
+    let server = start_with_template(template, |_| ());
+    let prompt_tokens = |function: Value| {
+        let body = json!({ "messages": [{ "role": "user", "content": "a" }], "max_tokens": 1,
+            "tools": [{ "type": "function", "function": function }] });
+        let reply = server.post("/v1/chat/completions", &body);
+        assert_eq!(reply.status, 200, "{reply:?}");
+        reply.json()["usage"]["prompt_tokens"].as_u64()
+    };
+    let plain = prompt_tokens(json!({ "name": "f", "description": "b" }));
+    assert_eq!(prompt_tokens(json!({ "name": "f", "description": "b", "foo": "c" })), plain);
+    let returns = json!({ "name": "f", "description": "b", "return": "c" });
+    assert!(prompt_tokens(returns) > plain);
 }
 
 #[test]

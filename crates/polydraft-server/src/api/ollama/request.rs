@@ -220,7 +220,15 @@ fn translate_messages(
     let translate = |(number, message): (usize, InputMessage)| {
         let InputMessage { role, content, thinking, tool_calls, images: attached, .. } = message;
         let path = format!("messages[{number}]");
-        check_unread_fields(&message.rest, &path, strict, ignored)?;
+        let mut rest = message.rest;
+        if role != "tool" {
+            let of_results =
+                [("tool_name", &message.tool_name), ("tool_call_id", &message.tool_call_id)];
+            let given =
+                of_results.into_iter().filter_map(|(name, value)| Some((name, value.clone()?)));
+            rest.extend(given.map(|(name, value)| (name.to_owned(), value.into())));
+        }
+        check_unread_fields(&rest, &path, strict, ignored)?;
         if attached.is_some_and(|images| !images.is_empty()) {
             return Err(images(&format!("messages[{number}].images")));
         }

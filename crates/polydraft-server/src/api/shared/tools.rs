@@ -246,8 +246,8 @@ fn without_form(
             }
             None => {
                 let problem = "tools are not supported with this model: its chat template has \
-                               none; start the server with --chat-template FILE to give one that \
-                               has";
+                               none; start the server with --chat-template FILE, a template with \
+                               tools";
                 problem.to_owned()
             }
         };
