@@ -67,7 +67,7 @@ fn rejects_invalid_queries() {
         (with("width", json!(0)), "width: expected 1 to 8, got 0"),
         (with("top", json!(1000)), "top: expected 1 to 256"),
         (with("temperature", json!(-1)), "temperature: expected at least 0"),
-        (with("levles", json!(1)), "unknown field `levles`"),
+        (with("levles", json!(1)), "unknown field \"levles\""),
     ] {
         let reply = server.post("/v1/draft", &json!({ "sequences": sequences }));
         let message = reply.json()["error"]["message"].as_str().unwrap().to_owned();

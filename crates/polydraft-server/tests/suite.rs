@@ -16,3 +16,4 @@ mod roles;
 mod seeds;
 mod serving;
 mod tools;
+mod unread;

@@ -7,6 +7,7 @@ mod body;
 pub mod conversation;
 pub mod defaults;
 pub mod error;
+pub mod fields;
 pub mod format;
 pub mod json;
 pub mod messages;

@@ -153,7 +153,7 @@ impl Reply for Message {
                 }
             });
         }
-        if content.iter().all(|block| block["type"] == "thinking") {
+        if content.is_empty() {
             content.push(json!({ "type": "text", "text": "" }));
         }
         Json(self.object(content)).into_response()
@@ -216,6 +216,14 @@ impl Reply for Message {
 
     fn stream_end(&mut self) -> Vec<StreamEvent> {
         let mut events = Vec::new();
+        if self.open.is_none() && self.closed == 0 {
+            // Clients expect a block.
+            let (block, delta) = (
+                json!({ "type": "text", "text": "" }),
+                json!({ "type": "text_delta", "text": "" }),
+            );
+            self.delta(0, block, delta, &mut events);
+        }
         self.close(&mut events);
         let delta = json!({ "stop_reason": self.stop_reason(),
             "stop_sequence": self.stop_sequence() });

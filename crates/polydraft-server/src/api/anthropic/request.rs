@@ -9,7 +9,8 @@ use crate::LoadedModel;
 use crate::api::Prepared;
 use crate::api::openai::chat;
 use crate::api::shared::error::Problem;
-use crate::api::shared::messages::{check_unread_fields, is_media, media_problem};
+use crate::api::shared::fields::{check_tool_fields, check_unread_fields};
+use crate::api::shared::messages::{is_media, media_problem};
 use crate::api::shared::read::read;
 
 /// Fields that are translated; `rest` is passed on unchanged.
@@ -31,6 +32,8 @@ struct Request {
 struct InputMessage {
     role: String,
     content: Blocks,
+    #[serde(flatten)]
+    rest: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
@@ -113,7 +116,7 @@ impl LeftOut {
                 return Ok(None);
             }
         }
-        let block = read(block).map_err(|problem| problem.with_param(param))?;
+        let block = read(block).map_err(|problem| problem.in_object(param))?;
         let Block::Document { source, title, context } = block else { return Ok(Some(block)) };
         let text = match source {
             Source::Text { data } => data,
@@ -161,6 +164,8 @@ struct Tool {
     description: Option<String>,
     input_schema: Option<Value>,
     strict: Option<bool>,
+    #[serde(flatten)]
+    rest: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
@@ -216,8 +221,10 @@ fn translate(request: Request, stops: &[String], left_out: &mut LeftOut) -> Resu
         output.push(json!({ "role": "system", "content": join_text(system, "system", left_out)? }));
     }
     let is_prefix = messages.last().is_some_and(|last| last.role == "assistant");
-    for (number, InputMessage { role, content }) in messages.into_iter().enumerate() {
-        translate_message(&role, content, &format!("messages[{number}]"), left_out, &mut output)?;
+    for (number, InputMessage { role, content, rest }) in messages.into_iter().enumerate() {
+        let param = format!("messages[{number}]");
+        check_unread_fields(&rest, &param, left_out.strict, &mut left_out.names)?;
+        translate_message(&role, content, &param, left_out, &mut output)?;
     }
     // An answer that begins with nothing is any answer.
     let last = output.last().filter(|last| is_prefix && last["content"] == "");
@@ -231,8 +238,12 @@ fn translate(request: Request, stops: &[String], left_out: &mut LeftOut) -> Resu
         body.insert("stop".to_owned(), json!(stops));
     }
     if let Some(tools) = tools.filter(|tools| !tools.is_empty()) {
-        let tools: Vec<Value> = tools.into_iter().map(translate_tool).collect();
-        body.insert("tools".to_owned(), tools.into());
+        let mut translated = Vec::new();
+        for (number, tool) in tools.into_iter().enumerate() {
+            let param = format!("tools[{number}]");
+            translated.push(translate_tool(tool, &param, left_out)?);
+        }
+        body.insert("tools".to_owned(), translated.into());
     }
     if let Some(choice) = tool_choice {
         let (choice, sequential) = match choice {
@@ -343,12 +354,13 @@ fn join_text(content: Blocks, param: &str, left_out: &mut LeftOut) -> Result<Str
     blocks.into_iter().map(text).collect()
 }
 
-fn translate_tool(tool: Tool) -> Value {
-    let Tool { kind, name, description, input_schema, strict } = tool;
+fn translate_tool(tool: Tool, param: &str, left_out: &mut LeftOut) -> Result<Value, Problem> {
+    let Tool { kind, name, description, input_schema, strict, rest } = tool;
     if let Some(kind) = kind.filter(|kind| kind != "custom") {
         // It runs on Anthropic's servers; conversations leave it out by name.
-        return json!({ "type": kind, "name": name });
+        return Ok(json!({ "type": kind, "name": name }));
     }
+    check_tool_fields(&rest, param, left_out.strict, &mut left_out.names)?;
     let mut function = json!({ "name": name });
     let parts = [
         ("description", description.map(Value::from)),
@@ -360,5 +372,5 @@ fn translate_tool(tool: Tool) -> Value {
             function[member] = value;
         }
     }
-    json!({ "type": "function", "function": function })
+    Ok(json!({ "type": "function", "function": function }))
 }

@@ -28,7 +28,7 @@ use crate::api::shared::values::{Limit, flag, flag_or_false, limit};
 pub struct Chat {
     /// The conversation so far.
     messages: Option<Vec<ChatMessage>>,
-    /// Maximum tokens of an answer; negative numbers set no limit. Default: the server's setting,
+    /// Maximum tokens of an answer; -1 sets no limit. Default: the server's setting,
     /// else up to the end of the context.
     #[serde(default, deserialize_with = "limit")]
     #[schema(value_type = Option<i64>)]

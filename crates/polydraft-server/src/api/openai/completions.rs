@@ -23,8 +23,7 @@ pub struct Completion {
     /// A string, a list of strings, a list of token ids, or a list of such lists.
     #[schema(value_type = String)]
     prompt: Option<Prompt>,
-    /// Maximum tokens of a completion; negative numbers set no limit. Default: the server's
-    /// setting.
+    /// Maximum tokens of a completion; -1 sets no limit. Default: the server's setting.
     #[serde(default, deserialize_with = "limit")]
     #[schema(value_type = Option<i64>)]
     max_tokens: Option<Limit>,

@@ -18,6 +18,7 @@ use crate::api::shared::alternatives::check_top_logprobs;
 use crate::api::shared::answer::{Answer, Shape, StreamUsage};
 use crate::api::shared::conversation::{encode_messages, read_output};
 use crate::api::shared::error::Problem;
+use crate::api::shared::fields::check_unread_fields;
 use crate::api::shared::format;
 use crate::api::shared::messages::{CallNames, Content, message_with_role};
 use crate::api::shared::omitted::name_omitted;
@@ -26,7 +27,7 @@ use crate::api::shared::read::read;
 use crate::api::shared::rest::ignored_params;
 use crate::api::shared::thinking::Thinking;
 use crate::api::shared::tools::{ToolForm, ToolParams, prepare_tools};
-use crate::api::shared::values::null_is_default;
+use crate::api::shared::values::{Limit, limit, null_is_default};
 use response::Response;
 pub use stored::{delete_stored, get_stored};
 
@@ -45,7 +46,9 @@ pub struct Responses {
     instructions: Option<String>,
     /// Maximum tokens of the answer. Default: the server's setting, else up to the end of the
     /// context.
-    max_output_tokens: Option<usize>,
+    #[serde(default, deserialize_with = "limit")]
+    #[schema(value_type = Option<i64>)]
+    max_output_tokens: Option<Limit>,
     /// `{"format": ..}`: `{"type": "text"}`, `{"type": "json_object"}`, or `{"type": "json_schema",
     /// "name": .., "schema": ..}`.
     #[schema(value_type = Option<Object>)]
@@ -83,8 +86,7 @@ struct Reasoning {
     effort: Option<String>,
 }
 
-/// A message, reasoning, a call, or a tool's result. Items of earlier answers also have an id, a
-/// status and other fields, which are not read.
+/// A message, reasoning, a call, or a tool's result.
 #[derive(Debug, Deserialize)]
 struct Item {
     #[serde(rename = "type")]
@@ -97,13 +99,41 @@ struct Item {
     output: Option<Content>,
 }
 
-#[derive(Debug, Deserialize)]
+/// Types of items that are read, and their fields. Templates leave out earlier reasoning.
+const ITEMS: [(&str, &[&str]); 4] = [
+    ("message", &["role", "content"]),
+    ("reasoning", &["summary", "content", "encrypted_content"]),
+    ("function_call", &["call_id", "name", "arguments"]),
+    ("function_call_output", &["call_id", "name", "output"]),
+];
+
+/// Types of parts that are text.
+const PARTS: [&str; 3] = ["input_text", "output_text", "text"];
+
+/// Names fields of an item that are not read.
+///
+/// # Errors
+/// With `strict`, the first of them.
+fn check_item(
+    item: &Value,
+    kind: &str,
+    param: &str,
+    strict: bool,
+    ignored: &mut Vec<String>,
+) -> Result<(), Problem> {
+    let Some((_, known)) = ITEMS.iter().find(|(name, _)| *name == kind) else { return Ok(()) };
+    let fields = item.as_object().into_iter().flatten();
+    let rest = fields.filter(|(name, _)| *name != "type" && !known.contains(&name.as_str()));
+    let rest = rest.map(|(name, value)| (name.clone(), value.clone())).collect();
+    check_unread_fields(&rest, param, strict, ignored)
+}
+
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TextOptions {
     format: Option<Value>,
     // Not used by chat templates.
-    #[serde(rename = "verbosity")]
-    _verbosity: Option<String>,
+    verbosity: Option<String>,
 }
 
 /// Prepares a request in the same way as conversations.
@@ -135,12 +165,20 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Response>, P
             return Err(problem.with_param(param).with_code("unsupported_parameter"));
         }
     }
-    let format = request.text.and_then(|text| text.format);
+    let text = request.text.unwrap_or_default();
+    if text.verbosity.is_some() {
+        let name = "text.verbosity";
+        if model.options.strict {
+            let problem = Problem::invalid(format_args!("the parameter {name:?} is not supported"));
+            return Err(problem.with_param(name).with_code("unsupported_parameter"));
+        }
+        ignored.push(name.to_owned());
+    }
+    let format = text.format;
     let form =
         format::form_from_format(format.clone().map(to_chat_format).as_ref(), "text.format")?;
     let (truncation, timing_options) = (common.truncation(model)?, common.timing_options());
-    let mut params =
-        common.request_params(model, &model.chat, request.max_output_tokens.map(Some))?;
+    let mut params = common.request_params(model, &model.chat, request.max_output_tokens)?;
     let scores = requested_scores(request.include.as_deref(), request.top_logprobs)?;
     params.scores = params.scores.or(scores.map(Into::into));
     let scored = params.scores.is_some();
@@ -152,6 +190,16 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Response>, P
     let previous = request.previous_response_id.as_deref();
     let items = collect_items(model, request.input, previous)?;
     append_items(model, &mut messages, &items, &mut ignored)?;
+    if messages.len() == request.instructions.iter().len() {
+        let left_out: Vec<&str> =
+            ignored.iter().map(|name| &**name).filter(|name| name.starts_with("input[")).collect();
+        let left_out = match left_out.is_empty() {
+            true => String::new(),
+            false => format!("; left out: {}", left_out.join(", ")),
+        };
+        let problem = format!("input: expected at least one message{left_out}");
+        return Err(Problem::invalid(problem).with_param("input"));
+    }
     let settings = json!({
         "instructions": request.instructions,
         "max_output_tokens": params.limits.max_tokens,
@@ -171,7 +219,11 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Response>, P
     let tools = prepare_tools(model, tool_params, form.as_ref(), &mut ignored);
     // Tools are not nested in this form: adapt the path.
     let tools = tools.map_err(|problem| match problem.error.param.clone() {
-        Some(param) => problem.with_param(&param.replace(".function", "")),
+        Some(param) => {
+            let mut problem = problem.with_param(&param.replace(".function", ""));
+            problem.error.message = problem.error.message.replace("].function.", "].");
+            problem
+        }
         None => problem,
     })?;
     let effort = request.reasoning.and_then(|reasoning| reasoning.effort);
@@ -313,17 +365,19 @@ fn append_items(
             ignored.push(format!("input[{number}] ({kind})"));
             continue;
         }
+        let strict = model.options.strict;
+        check_item(item, kind, &format!("input[{number}]"), strict, ignored)?;
         // A tool may return nothing.
         let has_output = item.get("output").is_some();
-        let item = read(item.clone())
-            .map_err(|problem| problem.with_param(&format!("input[{number}]")))?;
+        let item =
+            read(item.clone()).map_err(|problem| problem.in_object(&format!("input[{number}]")))?;
         let Item { kind, role, content, call_id, name, arguments, output } = item;
         let kind = kind.unwrap_or_else(|| "message".to_owned());
         match kind.as_str() {
             "message" => {
                 let content = content.ok_or_else(|| missing("content"))?;
-                let text =
-                    content.text(&["input_text", "output_text", "text"], &param("content"))?;
+                content.check_parts(&PARTS, &param("content"), strict, ignored)?;
+                let text = content.text(&PARTS, &param("content"))?;
                 let role = role.ok_or_else(|| missing("role"))?;
                 let message = message_with_role(&role, text, &param("role"))?;
                 let is_answer = |last: &&mut Message| {
@@ -355,7 +409,10 @@ fn append_items(
             }
             "function_call_output" => {
                 let output = match output {
-                    Some(output) => output.text(&["input_text"], &param("output"))?,
+                    Some(output) => {
+                        output.check_parts(&["input_text"], &param("output"), strict, ignored)?;
+                        output.text(&["input_text"], &param("output"))?
+                    }
                     None if has_output => String::new(),
                     None => return Err(missing("output")),
                 };

@@ -89,7 +89,7 @@ pub fn form_from_format(
     param: &'static str,
 ) -> Result<Option<Form>, Problem> {
     let Some(format) = format else { return Ok(None) };
-    let schema = match read(format.clone()).map_err(|problem| problem.with_param(param))? {
+    let schema = match read(format.clone()).map_err(|problem| problem.in_object(param))? {
         Format::Text {} => return Ok(None),
         Format::JsonObject { schema } => schema.unwrap_or_else(|| json!({ "type": "object" })),
         Format::JsonSchema { json_schema } => json_schema.schema,
@@ -130,7 +130,7 @@ fn form_from_structured_outputs(
         }
     }
     let invalid = |problem: String| Problem::from(Failure::Form { param, problem });
-    let form = match read(value).map_err(|problem| problem.with_param(param))? {
+    let form = match read(value).map_err(|problem| problem.in_object(param))? {
         Structured::Json(Value::String(text)) => {
             let schema = serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
             json_form(schema, param)?

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use super::error::Problem;
+use super::fields::check_unread_fields;
 use super::read::read;
 use crate::LoadedModel;
 
@@ -34,43 +35,6 @@ pub struct ChatMessage {
     #[serde(flatten)]
     #[schema(ignore)]
     rest: Map<String, Value>,
-}
-
-/// Fields of an answer that clients send back, and hints about caches: nothing is lost without
-/// them.
-const HARMLESS_FIELDS: [&str; 8] = [
-    "annotations",
-    "audio",
-    "cache_control",
-    "id",
-    "index",
-    "provider_metadata",
-    "refusal",
-    "status",
-];
-
-/// Names fields of a message, a part or a tool that are not read.
-///
-/// # Errors
-/// With `strict`, the first of them.
-pub fn check_unread_fields(
-    rest: &Map<String, Value>,
-    path: &str,
-    strict: bool,
-    ignored: &mut Vec<String>,
-) -> Result<(), Problem> {
-    let is_unread = |(name, value): &(&String, &Value)| {
-        !value.is_null() && !HARMLESS_FIELDS.contains(&name.as_str())
-    };
-    for (name, _) in rest.iter().filter(is_unread) {
-        let param = format!("{path}.{name}");
-        if strict {
-            let problem = Problem::invalid(format_args!("unknown field {name:?}"));
-            return Err(problem.with_param(&param).with_code("unknown_parameter"));
-        }
-        ignored.push(param);
-    }
-    Ok(())
 }
 
 impl ChatMessage {
@@ -101,6 +65,26 @@ pub struct ContentPart {
 }
 
 impl Content {
+    /// Names fields of parts of these types that are not read; `param` is the content.
+    ///
+    /// # Errors
+    /// With `strict`, the first of them.
+    pub fn check_parts(
+        &self,
+        kinds: &[&str],
+        param: &str,
+        strict: bool,
+        ignored: &mut Vec<String>,
+    ) -> Result<(), Problem> {
+        let Self::Parts(parts) = self else { return Ok(()) };
+        for (part, ContentPart { rest, kind, .. }) in parts.iter().enumerate() {
+            if kinds.contains(&kind.as_str()) {
+                check_unread_fields(rest, &format!("{param}[{part}]"), strict, ignored)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Joins the text, if all parts have one of these types; `param` is the parameter to report.
     pub fn text(self, kinds: &[&str], param: &str) -> Result<String, Problem> {
         let parts = match self {
@@ -161,13 +145,27 @@ pub fn message_with_role(role: &str, content: String, param: &str) -> Result<Mes
 #[derive(Deserialize)]
 struct Call {
     id: String,
+    #[serde(rename = "type")]
+    _kind: Option<String>,
     function: FunctionCall,
+    #[serde(flatten)]
+    rest: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
 struct FunctionCall {
     name: String,
-    arguments: String,
+    arguments: Arguments,
+    #[serde(flatten)]
+    rest: Map<String, Value>,
+}
+
+/// Arguments of a call: JSON in a string, or the object itself.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "a string or an object")]
+enum Arguments {
+    Text(String),
+    Object(Map<String, Value>),
 }
 
 /// Names of the tools called so far, by call id: results refer to them.
@@ -210,13 +208,8 @@ pub fn to_messages(
             message_param;
         let strict = model.options.strict;
         check_unread_fields(&rest, &param(""), strict, ignored)?;
-        if let Some(Content::Parts(parts)) = &content {
-            for (part, ContentPart { rest, kind, .. }) in parts.iter().enumerate() {
-                if kind == "text" {
-                    let path = param(&format!(".content[{part}]"));
-                    check_unread_fields(rest, &path, strict, ignored)?;
-                }
-            }
+        if let Some(content) = &content {
+            content.check_parts(&["text"], &param(".content"), strict, ignored)?;
         }
         let calls = tool_calls.unwrap_or_default();
         let invalid =
@@ -234,7 +227,12 @@ pub fn to_messages(
             Some(content) => content.text(&["text"], &param(".content"))?,
             // An answer may have calls only, and a tool may return nothing.
             None if calls.is_empty() && role != "assistant" && role != "tool" => {
-                return invalid(".content", "expected a string or a list of parts");
+                let param = param(".content");
+                let problem = format!(
+                    "{param}: expected a string or a list of parts, got null; leave the message \
+                     out or send \"\""
+                );
+                return Err(Problem::invalid(problem).with_param(&param));
             }
             None => String::new(),
         };
@@ -250,8 +248,15 @@ pub fn to_messages(
         (message.name, message.reasoning_content) = (name, reasoning_content);
         for (call, value) in calls.into_iter().enumerate() {
             let param = param(&format!(".tool_calls[{call}]"));
-            let Call { id, function: FunctionCall { name, arguments } } =
-                read(value).map_err(|problem| problem.with_param(&param))?;
+            let Call { id, function, rest, .. } =
+                read(value).map_err(|problem| problem.in_object(&param))?;
+            check_unread_fields(&rest, &param, strict, ignored)?;
+            let FunctionCall { name, arguments, rest } = function;
+            check_unread_fields(&rest, &format!("{param}.function"), strict, ignored)?;
+            let arguments = match arguments {
+                Arguments::Text(text) => text,
+                Arguments::Object(object) => Value::Object(object).to_string(),
+            };
             message.tool_calls.push(call_names.call(id, name, arguments));
         }
         Ok(message)

@@ -60,6 +60,14 @@ const CHANGING: [(&str, &[&str]); 51] = [
     ("xtc_threshold", &["0", "0.0"]),
 ];
 
+/// What to use instead of some of them.
+const INSTEAD: [(&str, &str); 4] = [
+    ("chat_template", "start the server with --chat-template FILE"),
+    ("conversation", "send previous_response_id, or the conversation in the input"),
+    ("function_call", "send tool_choice"),
+    ("functions", "send tools"),
+];
+
 /// Parameters without effect here, and their values that are not even reported as ignored.
 const HARMLESS: [(&str, &[&str]); 8] = [
     ("include", &["[]"]),
@@ -89,7 +97,10 @@ pub fn ignored_params(rest: &Map<String, Value>, strict: bool) -> Result<Vec<Str
             continue;
         }
         if changing.is_some() || (strict && harmless.is_some()) {
-            let problem = Problem::invalid(format_args!("the parameter {name:?} is not supported"));
+            let hint = INSTEAD.iter().find(|(known, _)| known == name);
+            let hint = hint.map(|(_, instead)| format!(": {instead}")).unwrap_or_default();
+            let problem = format!("the parameter {name:?} is not supported{hint}");
+            let problem = Problem::invalid(problem);
             return Err(problem.with_param(name).with_code("unsupported_parameter"));
         }
         if strict {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::error::Problem;
-use super::values::{flag, flag_or_false};
+use super::values::{flag, flag_or_false, negative_limit};
 use crate::LoadedModel;
 
 /// Parameters of reasoning.
@@ -25,8 +25,8 @@ pub struct Thinking {
     /// ..}`.
     #[schema(value_type = Option<Object>)]
     thinking: Option<Switch>,
-    /// Maximum tokens of the reasoning: after them the model must close it, and answers. Negative
-    /// numbers set no limit. Also as `thinking_budget_tokens` and `reasoning_budget`.
+    /// Maximum tokens of the reasoning: after them the model must close it, and answers. -1 sets
+    /// no limit. Also as `thinking_budget_tokens` and `reasoning_budget`.
     #[serde(
         default,
         alias = "thinking_budget_tokens",
@@ -46,19 +46,21 @@ pub struct Thinking {
     has_nested_effort: bool,
 }
 
-/// Deserializes a number of tokens. The error names the parameter: in flattened structures the path
-/// does not.
+/// Deserializes a number of tokens, or -1.
 fn budget<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
     let value: Option<Value> = Option::deserialize(deserializer)?;
     let number = |value: Value| {
         let number = value.as_i64().or_else(|| {
             value.as_f64().filter(|number| number.fract() == 0.0).map(|number| number as i64)
         });
-        number.ok_or_else(|| {
-            serde::de::Error::custom(format_args!(
-                "thinking_token_budget: expected a number of tokens, got {value}"
-            ))
-        })
+        match number {
+            Some(number @ -1..) => Ok(number),
+            Some(number) => Err(serde::de::Error::custom(negative_limit(number))),
+            None => {
+                let problem = format_args!("expected a number of tokens, got {value}");
+                Err(serde::de::Error::custom(problem))
+            }
+        }
     };
     value.map(number).transpose()
 }
@@ -185,9 +187,14 @@ impl Thinking {
     /// Limits of the reasoning.
     ///
     /// # Errors
-    /// Two budgets that differ.
+    /// Two budgets that differ; a negative one other than -1.
     pub fn limits(&self) -> Result<ThinkingLimits, Problem> {
         let other = self.thinking.as_ref().and_then(|switch| switch.budget_tokens);
+        if let Some(got) = other.filter(|budget| *budget < -1) {
+            let param = "thinking.budget_tokens";
+            let problem = format!("{param}: {}", negative_limit(got));
+            return Err(Problem::invalid(problem).with_param(param));
+        }
         let budget = match (self.thinking_token_budget, other) {
             (Some(one), Some(two)) if one != two => {
                 let problem = "thinking_token_budget and thinking.budget_tokens differ: give one";

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::error::Problem;
+use super::fields::remove_unread_fields;
 use super::params::check_range;
 use super::read::read;
 use crate::LoadedModel;
@@ -88,6 +89,14 @@ impl ToolForm {
                 r#"{"type": "function", "function": {"name": .., "parameters": .., ..}}"#
             }
             Self::Flat => r#"{"type": "function", "name": .., "parameters": .., ..}"#,
+        }
+    }
+
+    /// Path of a function's fields in a tool.
+    fn function_path(self, tool: &str) -> String {
+        match self {
+            Self::Nested => format!("{tool}.function"),
+            Self::Flat => tool.to_owned(),
         }
     }
 
@@ -169,7 +178,7 @@ fn read_tools(
 ) -> Result<Vec<Function>, Problem> {
     let (mut functions, mut kept) = (Vec::new(), Vec::new());
     let mut names = HashSet::new();
-    for (number, tool) in listed.drain(..).enumerate() {
+    for (number, mut tool) in listed.drain(..).enumerate() {
         let param = |field: &str| format!("tools[{number}]{field}");
         let kind = tool.get("type").and_then(Value::as_str).unwrap_or("function").to_owned();
         if kind != "function" {
@@ -189,7 +198,7 @@ fn read_tools(
         }
         let Listed { function } = read(tool.clone()).map_err(|problem| {
             let inner = problem.error.param.clone().map(|inner| format!(".{inner}"));
-            problem.with_param(&param(&inner.unwrap_or_default()))
+            problem.in_object(&param("")).with_param(&param(&inner.unwrap_or_default()))
         })?;
         let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_-.:/".contains(c);
         let is_short = (1..=MAX_NAME_BYTES).contains(&function.name.len());
@@ -209,6 +218,8 @@ fn read_tools(
             let problem = Problem::invalid("expected a schema that is an object");
             return Err(problem.with_param(&param(".function.parameters")));
         }
+        let (path, inner) = (param(""), shown.function_path(&param("")));
+        remove_unread_fields(&mut tool, (&path, &inner), strict, ignored)?;
         functions.push(function);
         kept.push(tool);
     }
@@ -234,7 +245,10 @@ fn without_form(
                 format!("the model's chat template fails with any tools: {problem}")
             }
             None => {
-                "tools are not supported with this model: its chat template has none".to_owned()
+                let problem = "tools are not supported with this model: its chat template has \
+                               none; start the server with --chat-template FILE, a template with \
+                               tools";
+                problem.to_owned()
             }
         };
         return Err(Problem::invalid(problem)

@@ -3,13 +3,42 @@
 use serde::Deserialize;
 
 /// A value, or a list.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(untagged, expecting = "a value or a list of values")]
+#[derive(Debug, Clone)]
 pub enum OneOrMany<T> {
     /// A value.
     One(T),
     /// A list.
     Many(Vec<T>),
+}
+
+/// Kind of value that errors name.
+pub trait Named {
+    /// Such a value, or a list of them.
+    const ONE_OR_MANY: &str;
+}
+
+impl Named for String {
+    const ONE_OR_MANY: &str = "expected a string or a list of strings";
+}
+
+impl Named for f64 {
+    const ONE_OR_MANY: &str = "expected a number or a list of numbers";
+}
+
+impl<'de, T: Deserialize<'de> + Named> Deserialize<'de> for OneOrMany<T> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Either<T> {
+            One(T),
+            Many(Vec<T>),
+        }
+        match Either::deserialize(deserializer) {
+            Ok(Either::One(one)) => Ok(Self::One(one)),
+            Ok(Either::Many(many)) => Ok(Self::Many(many)),
+            Err(_) => Err(serde::de::Error::custom(T::ONE_OR_MANY)),
+        }
+    }
 }
 
 impl<T> OneOrMany<T> {
@@ -25,10 +54,21 @@ impl<T> OneOrMany<T> {
 /// Maximum number of tokens; `None` is unlimited.
 pub type Limit = Option<usize>;
 
-/// Deserializes a maximum, of which negative numbers are none.
+/// Deserializes a maximum, of which -1 is none.
 pub fn limit<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Limit>, D::Error> {
     let given: Option<i64> = Option::deserialize(deserializer)?;
-    Ok(given.map(|given| usize::try_from(given).ok()))
+    let limit = |given| match given {
+        -1 => Ok(None),
+        given => usize::try_from(given)
+            .map(Some)
+            .map_err(|_| serde::de::Error::custom(negative_limit(given))),
+    };
+    given.map(limit).transpose()
+}
+
+/// Error of a negative limit.
+pub fn negative_limit(got: i64) -> String {
+    format!("expected at least 0, or -1 for no limit, got {got}")
 }
 
 /// Deserializes null as the default.
