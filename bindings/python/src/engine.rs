@@ -313,9 +313,9 @@ impl PyEngine {
     /// `sampling` makes the target's logits the distribution of the output; `draft_sampling` makes
     /// the draft model's the one that drafts are drawn from (default: the same), or a list of one
     /// for each path. It ends after `max_tokens`, with one of `end_tokens` (default: the model's),
-    /// or before a string of `stop`, one or a list. The same `seed` gives the same output, here and in the
-    /// `polydraft` program with the same draft: drafts then depend on no time that was measured
-    /// (but on the table that `learn` trains).
+    /// or before a string of `stop`, one or a list. The same `seed` gives the same output, here and
+    /// in the `polydraft` program with the same draft: drafts then depend on no time that was
+    /// measured (but on the table that `learn` trains).
     #[pyo3(signature = (
         prompt, *, verifier=Some("nested-priority".into()), tree=None,
         sampling=None, draft_sampling=None, max_tokens=Some(MaxTokens(128)), end_tokens=None,

@@ -250,8 +250,8 @@ impl<'c> Session<'c> {
     }
 
     /// Appends decided tokens and returns how many are emitted: up to the one that ends the
-    /// sequence, and no more than its limit. `remaining_context` is the number of tokens that the context can still hold after
-    /// all of them.
+    /// sequence, and no more than its limit. `remaining_context` is the number of tokens that the
+    /// context can still hold after all of them.
     pub(crate) fn emit(&mut self, decided: &[Emitted], remaining_context: usize) -> usize {
         let before = self.tokens.len();
         for emitted in decided {

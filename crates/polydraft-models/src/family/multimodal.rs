@@ -83,8 +83,8 @@ const TEXT_ARCHITECTURES: &[(&str, &str)] = &[
     ("cohere2", "Cohere2ForCausalLM"),
 ];
 
-/// Models that are tied if their own field or that of the text part says so. In all others their own
-/// field decides. Source: transformers 5.24.
+/// Models that are tied if their own field or that of the text part says so. In all others their
+/// own field decides. Source: transformers 5.24.
 const TIED_BY_EITHER: [&str; 3] = [
     "LlavaForConditionalGeneration",
     "Qwen2VLForConditionalGeneration",
