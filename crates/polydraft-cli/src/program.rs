@@ -89,7 +89,7 @@ pub fn main(
     output::exit(done)
 }
 
-/// What clap adds to an error.
+/// Additions of clap's to an error.
 const SUGGESTIONS: [ContextKind; 6] = [
     ContextKind::Suggested,
     ContextKind::SuggestedArg,

@@ -98,10 +98,8 @@ fn depth(session: &Session, target: &dyn Model, drafter: &dyn Drafter) -> usize 
     // The drafter scores all but the last of the drafted tokens.
     let drafter_remaining =
         drafter.context().saturating_add(1).saturating_sub(drafter.len(sequence));
-    let most = match session.is_independent {
-        true => remaining_context.saturating_sub(1),
-        false => session.remaining_tokens().min(remaining_context).saturating_sub(1),
-    };
+    let limit = if session.is_independent { usize::MAX } else { session.remaining_tokens() };
+    let most = limit.min(remaining_context).saturating_sub(1);
     speculation.policy.depth().min(most).min(drafter_remaining).min(drafter.levels())
 }
 

@@ -4,7 +4,7 @@ use polydraft_text::{Fields, end_tokens};
 
 use crate::config::{
     Attention, Biases, Config, ExpertGroups, Experts, FeedForward, Feedback, Lengths, NormKind,
-    NormOrder, Positions, QueryScaling, Rope, RouterScores, SharedExpert, activation,
+    NormOrder, Positions, QkNorm, QueryScaling, Rope, RouterScores, SharedExpert, activation,
 };
 use crate::names::LLAMA_NAMES;
 
@@ -225,7 +225,7 @@ pub(super) fn sparse_layers(fields: &Fields, default: &[bool]) -> Result<Vec<boo
 
 /// Rotary embeddings of the layers with full attention, and of those with a window, from an object
 /// for each kind of layer in `rope_parameters`.
-pub(super) fn rotations_by_kind(fields: &Fields, context: usize, head: usize) -> Result<[Rope; 2]> {
+fn rotations_by_kind(fields: &Fields, context: usize, head: usize) -> Result<[Rope; 2]> {
     const FIELD: &str = "rope_parameters";
     let all = fields.object(FIELD)?;
     let of_kind = |kind: &str| {
@@ -242,6 +242,22 @@ pub(super) fn rotations_by_kind(fields: &Fields, context: usize, head: usize) ->
         Ok(Rope { dimensions: Some(rotated).filter(|rotated| *rotated != head), ..rope })
     };
     Ok([of_kind("full_attention")?, of_kind("sliding_attention")?])
+}
+
+/// Like [`llama_with_rope`], with a rotary embedding for each kind of layer, heads of 128 numbers
+/// by default and norms of their queries and keys. Returns the embedding of layers with a window
+/// too.
+pub(super) fn llama_with_rotations(family: &Family, fields: &Fields) -> Result<(Config, Rope)> {
+    let context = fields.size("max_position_embeddings", 1 << 30)?;
+    let head = fields.size_or("head_dim", 128, 1 << 12)?;
+    let [full, windowed] = rotations_by_kind(fields, context, head)?;
+    let mut config = llama_with_rope(family, fields, full)?;
+    config.head_dim = head;
+    config.attention.scale = (head as f64).powf(-0.5);
+    config.attention.qk_norm = QkNorm::PerHead;
+    let bias = fields.flag("attention_bias", false)?;
+    (config.biases.query_key_value, config.biases.output) = (bias, bias);
+    Ok((config, windowed))
 }
 
 /// Reads the factor of queries that depends on their position, from the RoPE scaling.

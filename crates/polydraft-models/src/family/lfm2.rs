@@ -7,7 +7,7 @@
 use polydraft_text::Fields;
 
 use super::common::{
-    Family, Result, layers_of_kind, llama_like, llama_with_rope, plain_experts, rotations_by_kind,
+    Family, Result, layers_of_kind, llama_like, llama_with_rotations, plain_experts,
 };
 use crate::config::{
     Config, Experts, GateFunction, GateRows, Mixer, NormOrder, OutputGate, QkNorm, Recurrent,
@@ -97,17 +97,9 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
 }
 
 fn read_lfm3(family: &Family, fields: &Fields) -> Result<Config> {
-    let context = fields.size("max_position_embeddings", 1 << 30)?;
-    let head = fields.size_or("head_dim", 128, 1 << 12)?;
-    let [full, windowed] = rotations_by_kind(fields, context, head)?;
-    let mut config = llama_with_rope(family, fields, full)?;
-    config.head_dim = head;
-    config.attention.scale = (head as f64).powf(-0.5);
-    config.attention.qk_norm = QkNorm::PerHead;
+    let (mut config, windowed) = llama_with_rotations(family, fields)?;
     config.norm_epsilon = fields.number("norm_eps")?.unwrap_or(1e-5);
     config.tied = fields.flag("tie_word_embeddings", true)?;
-    let bias = fields.flag("attention_bias", false)?;
-    (config.biases.query_key_value, config.biases.output) = (bias, bias);
     if fields.flag("use_sandwich_norm", true)? {
         config.norm_order = NormOrder::Sandwich;
     }

@@ -103,7 +103,7 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// What serde expects, in words.
+/// Expectation of serde's, in words.
 fn expected_in_words(expected: &str) -> String {
     let first = expected.split(' ').next().unwrap_or_default();
     let words = match expected {
@@ -125,7 +125,7 @@ fn expected_in_words(expected: &str) -> String {
     words.to_owned()
 }
 
-/// What serde got, in words.
+/// Value that serde got, in words.
 fn value_in_words(got: &str) -> String {
     let quoted = |prefix: &str| got.strip_prefix(prefix)?.strip_suffix('`');
     if let Some(text) = got.strip_prefix("string ") {

@@ -60,7 +60,7 @@ const CHANGING: [(&str, &[&str]); 51] = [
     ("xtc_threshold", &["0", "0.0"]),
 ];
 
-/// What to use instead of some of them.
+/// Substitutes for some of them.
 const INSTEAD: [(&str, &str); 4] = [
     ("chat_template", "start the server with --chat-template FILE"),
     ("conversation", "send previous_response_id, or the conversation in the input"),
